@@ -1,0 +1,11 @@
+//! autofit finds the fastest way to fine-tune a transformer inside a given amount of device memory, and then does it.
+
+pub mod cli;
+pub mod data;
+pub mod device;
+pub mod model;
+pub mod plan;
+pub mod probe;
+pub mod report;
+pub mod study;
+pub mod train;

@@ -1,0 +1,3 @@
+//! The process boundary: every trial lives in a worker process of its own.
+
+pub mod protocol;

@@ -1,0 +1,175 @@
+//! What driver and worker say to each other: serde types only, the one place where the two chains of rooms meet.
+//!
+//! The driver writes one [`Job`] as JSON to the worker's standard input and closes it. The worker answers on
+//! standard output with JSON lines: any number of [`Message::Progress`], then exactly one [`Message::Report`].
+//! Standard error is talk: the driver keeps its tail for explanations.
+//!
+//! One answer cannot travel that way: on the CPU a refused allocation aborts the process, so the capped allocator
+//! writes an [`OomRecord`] in its fixed text form to the descriptor named by [`OOM_FD_VAR`] before it refuses.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Knobs;
+
+/// Version of these types; a worker refuses a job of another version.
+pub const PROTOCOL: u32 = 1;
+
+/// Environment variable that tells the worker on which descriptor to write its [`OomRecord`].
+pub const OOM_FD_VAR: &str = "AUTOFIT_OOM_FD";
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelSource {
+    /// A built-in shape with random weights, by its usual name (`distilbert`, `bert-base`, …).
+    Preset(String),
+    /// A Hugging Face folder: `config.json`, `model.safetensors`, `tokenizer.json`.
+    Folder(PathBuf),
+}
+
+/// Everything that a worker is asked to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Must equal [`PROTOCOL`].
+    pub protocol: u32,
+    /// Device name: `cpu`, `cuda:0`, …
+    pub device: String,
+    /// Bytes that the workload may use; `None` means no cap.
+    pub cap_bytes: Option<u64>,
+    /// What to do.
+    pub task: Task,
+}
+
+/// The two things a worker can do with a model.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Measure one trial.
+    Probe(ProbeSpec),
+    /// Train to the end. The specification is the training room's own type, passed through as JSON.
+    Train(serde_json::Value),
+}
+
+/// One trial to measure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProbeSpec {
+    /// The model to fine-tune.
+    pub model: ModelSource,
+    /// Classes of the head.
+    pub num_labels: usize,
+    /// The combination to try.
+    pub knobs: Knobs,
+    /// Samples per optimizer step.
+    pub effective_batch: usize,
+    /// The shapes that training will meet.
+    pub shapes: Shapes,
+    /// How long to measure.
+    pub effort: Effort,
+    /// Seed of weights, token ids and dropout.
+    pub seed: u64,
+}
+
+/// Row lengths, in tokens after truncation: memory is measured on the longest, speed on the typical ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shapes {
+    /// Length of the longest row of the data: the padded length of the worst micro-batch.
+    pub longest: usize,
+    /// Lengths of rows in the order in which training would draw them; empty when every row is `longest`.
+    pub typical: Vec<usize>,
+}
+
+/// How long a probe measures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Effort {
+    /// Micro-batches run and not timed. Memory needs two optimizer steps, which are run in any case.
+    pub warmup: usize,
+    /// Micro-batches timed at least.
+    pub min_timed: usize,
+    /// Micro-batches timed at most.
+    pub max_timed: usize,
+    /// Stop timing after this many seconds once `min_timed` is reached.
+    pub seconds: f64,
+    /// Run an evaluation batch too, as the run will: part of certifying the answer.
+    pub evaluate: bool,
+}
+
+/// One line from the worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// What the worker is doing now, for a person to read.
+    Progress(String),
+    /// A training event, the training room's own type passed through as JSON.
+    Event(serde_json::Value),
+    /// The last line.
+    Report(Report),
+}
+
+/// How a worker that could still speak ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// The probe ran to its end and everything it read back was finite.
+    Measured(Measurement),
+    /// The device refused memory and said so softly (accelerators; the CPU dies with an [`OomRecord`]).
+    OutOfMemory(OomRecord),
+    /// Loss or updated parameters were NaN or infinite.
+    NonFinite {
+        /// What was not finite, and when.
+        what: String,
+    },
+    /// The device can't do what the knobs ask (a precision, usually).
+    Unsupported {
+        /// What can't be done.
+        what: String,
+    },
+    /// Anything else that went wrong, as a message for the user.
+    Failed {
+        /// The error with its causes.
+        error: String,
+    },
+    /// A training run ended well; the training room's summary passed through as JSON.
+    Trained(serde_json::Value),
+}
+
+/// What a probe measured. Bytes are counted above what the process held before the model was built.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Highest number of bytes in use at any moment.
+    pub peak_bytes: u64,
+    /// Bytes of weights.
+    pub weight_bytes: u64,
+    /// Bytes of gradients when all are held.
+    pub gradient_bytes: u64,
+    /// Bytes of optimizer state.
+    pub optimizer_bytes: u64,
+    /// Seconds of each timed micro-batch of `micro_batch` samples at typical lengths: forward, backward, accumulate.
+    pub micro_seconds: Vec<f64>,
+    /// Seconds of each timed optimizer step: unscale, clip, update.
+    pub optimizer_seconds: Vec<f64>,
+    /// Loss of the last micro-batch: proof that the work was done.
+    pub loss: f64,
+    /// Sum over all updated parameters: proof that every update was done.
+    pub parameter_sum: f64,
+    /// Bytes in use at the peak of the evaluation batch, where one was asked for.
+    pub evaluation_peak_bytes: Option<u64>,
+    /// Encoder layers of the model, L.
+    pub layers: usize,
+    /// Seconds from the worker's start to the first step: loading, initialising.
+    pub setup_seconds: f64,
+}
+
+/// A refused allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OomRecord {
+    /// Bytes that were asked for, where known.
+    pub requested: Option<u64>,
+    /// Bytes in use at that moment, where known.
+    pub live: Option<u64>,
+    /// The cap that would have been exceeded, where it was the cap that refused.
+    pub cap: Option<u64>,
+    /// What the device or the operating system said, where it said anything.
+    pub text: String,
+}
