@@ -1,8 +1,9 @@
 //! What driver and worker say to each other: serde types only, the one place where the two chains of rooms meet.
 //!
-//! The driver writes one [`Job`] as JSON to the worker's standard input and closes it. The worker answers on
-//! standard output with JSON lines: any number of [`Message::Progress`], then exactly one [`Message::Report`].
-//! Standard error is talk: the driver keeps its tail for explanations.
+//! The driver writes [`Job`]s to the worker's standard input, one JSON line each, and closes it when no more will
+//! come. For each job the worker answers on standard output with JSON lines: any number of [`Message::Progress`]
+//! and [`Message::Event`], then exactly one [`Message::Report`]. A worker that is sent a second job before it was
+//! closed is a warm worker. Standard error is talk: the driver keeps its tail for explanations.
 //!
 //! One answer cannot travel that way: on the CPU a refused allocation aborts the process, so the capped allocator
 //! writes an [`OomRecord`] in its fixed text form to the descriptor named by [`OOM_FD_VAR`] before it refuses.
