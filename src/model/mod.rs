@@ -1,1 +1,55 @@
-//! (room under construction)
+//! Hugging Face checkpoints as Burn modules.
+//!
+//! * [`config`], [`presets`]: shapes, without tensors;
+//! * [`encoder`], [`head`]: the modules, cut into the segments that recomputation needs;
+//! * [`pass`]: precision, dropout masks and padding of one forward pass;
+//! * [`weights`]: tensor names and files, in and out.
+
+pub mod checkpoint;
+pub mod config;
+pub mod encoder;
+pub mod head;
+pub mod pass;
+pub mod presets;
+pub mod weights;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+pub use config::{Family, ModelConfig};
+use encoder::{Embeddings, EncoderLayer};
+use head::Head;
+use pass::{Inputs, Pass};
+
+/// An encoder with a classification head: the parameters, in segments.
+#[derive(Module, Debug)]
+pub struct Classifier {
+    /// First segment.
+    pub embeddings: Embeddings,
+    /// L segments.
+    pub layers: Vec<EncoderLayer>,
+    /// Last segment.
+    pub head: Head,
+}
+
+impl Classifier {
+    /// Random weights drawn from `seed`, on `device` (with autodiff if the device has it).
+    pub fn init(config: &ModelConfig, seed: u64, device: &Device) -> Self {
+        device.seed(seed);
+        let model = Classifier {
+            embeddings: Embeddings::init(config, device),
+            layers: (0..config.layers).map(|_| EncoderLayer::init(config, device)).collect(),
+            head: Head::init(config, device),
+        };
+        weights::with_stable_ids(model)
+    }
+
+    /// Logits `[batch, classes]` in 32 bits, every segment in one go.
+    pub fn forward(&self, inputs: &Inputs, config: &ModelConfig, pass: Pass) -> Tensor<2> {
+        let mut hidden = self.embeddings.forward(inputs, config, pass);
+        for layer in &self.layers {
+            hidden = layer.forward(hidden, &inputs.mask, config, pass);
+        }
+        self.head.forward(hidden, config, pass)
+    }
+}

@@ -112,9 +112,27 @@ pub struct Knobs {
     /// The update rule.
     #[serde(default)]
     pub optimizer: OptimizerKind,
+    /// `Some(k)`: the embeddings and the lowest k encoder layers are not trained. `None`: everything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen_layers: Option<usize>,
+    /// `Some(rank)`: only low-rank adapters on the attention projections, and the head, are trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora_rank: Option<usize>,
 }
 
 impl Knobs {
+    /// Plain full fine-tuning with AdamW.
+    pub fn new(precision: Precision, micro_batch: usize, checkpoint_layers: usize) -> Self {
+        Knobs {
+            precision,
+            micro_batch,
+            checkpoint_layers,
+            optimizer: OptimizerKind::AdamW,
+            frozen_layers: None,
+            lora_rank: None,
+        }
+    }
+
     /// Forward/backward passes per optimizer step: `ceil(effective / micro)`.
     pub fn accumulation(&self, effective_batch: usize) -> usize {
         partition::accumulation(effective_batch, self.micro_batch)
@@ -124,9 +142,15 @@ impl Knobs {
 impl fmt::Display for Knobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} micro-batch {} checkpoint {}", self.precision, self.micro_batch, self.checkpoint_layers)?;
-        match self.optimizer {
-            OptimizerKind::AdamW => Ok(()),
-            other => write!(f, " {other}"),
+        if self.optimizer != OptimizerKind::AdamW {
+            write!(f, " {}", self.optimizer)?;
         }
+        if let Some(layers) = self.frozen_layers {
+            write!(f, " frozen {layers}")?;
+        }
+        if let Some(rank) = self.lora_rank {
+            write!(f, " lora {rank}")?;
+        }
+        Ok(())
     }
 }

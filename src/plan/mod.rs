@@ -1,12 +1,15 @@
 //! The leaf room: words that every other room shares, free of tensors and of processes.
 //!
 //! * [`knobs`]: the axes that the search turns ([`Precision`], [`Knobs`]).
+//! * [`outcome`]: what became of a trial.
 //! * [`partition`]: how an effective batch is cut into micro-batches.
 //! * [`size`]: byte sizes as people write them (`6G`, `500M`).
 
 pub mod knobs;
+pub mod outcome;
 pub mod partition;
 pub mod size;
 
 pub use knobs::{Knobs, OptimizerKind, Precision};
+pub use outcome::Outcome;
 pub use size::ByteSize;

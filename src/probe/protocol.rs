@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Knobs;
+use crate::plan::{Knobs, Outcome};
 
 /// Version of these types; a worker refuses a job of another version.
 pub const PROTOCOL: u32 = 1;
@@ -173,4 +173,19 @@ pub struct OomRecord {
     pub cap: Option<u64>,
     /// What the device or the operating system said, where it said anything.
     pub text: String,
+}
+
+/// What became of one probe, as the driver sees it: the one thing that the executor gives and the study takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// In one word.
+    pub outcome: Outcome,
+    /// In one line, for a person: what was refused, which signal, the last words on standard error.
+    pub reason: String,
+    /// What was measured; present exactly when the outcome is [`Outcome::Fit`].
+    pub measurement: Option<Measurement>,
+    /// The refusal; present when the outcome is [`Outcome::Oom`] and the worker could still say what was refused.
+    pub oom: Option<OomRecord>,
+    /// Seconds from starting (or asking) the worker to its answer.
+    pub wall_seconds: f64,
 }

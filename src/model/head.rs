@@ -1,0 +1,55 @@
+//! The classification head: first token's hidden state → dense → nonlinearity → classifier.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::activation::{log_softmax, relu, tanh};
+use burn::tensor::{Device, Int, Tensor};
+
+use super::config::{Family, ModelConfig};
+use super::encoder::{apply_linear, dense};
+use super::pass::Pass;
+
+/// BERT's pooler and classifier, DistilBERT's pre-classifier and classifier, RoBERTa's dense and projection: two
+/// matrices with a family's own nonlinearity and dropout between them.
+#[derive(Module, Debug)]
+pub struct Head {
+    /// `[hidden, hidden]`.
+    pub dense: Linear,
+    /// `[hidden, classes]`.
+    pub classifier: Linear,
+}
+
+impl Head {
+    /// Random weights.
+    pub fn init(config: &ModelConfig, device: &Device) -> Self {
+        Head {
+            dense: dense(config, config.hidden_size, config.hidden_size, device),
+            classifier: dense(config, config.hidden_size, config.num_labels(), device),
+        }
+    }
+
+    /// Hidden states `[batch, length, hidden]` to logits `[batch, classes]` in 32 bits.
+    pub fn forward(&self, hidden: Tensor<3>, config: &ModelConfig, pass: Pass) -> Tensor<2> {
+        let masks = pass.masks(&hidden.device());
+        let first: Tensor<2> = hidden.narrow(1, 0, 1).squeeze_dim(1);
+        let first = match config.family {
+            Family::Roberta => masks.apply(first, config.head_dropout),
+            Family::Bert | Family::DistilBert => first,
+        };
+        let pooled = apply_linear(&self.dense, first, pass);
+        let pooled = match config.family {
+            Family::DistilBert => relu(pooled),
+            Family::Bert | Family::Roberta => tanh(pooled),
+        };
+        let pooled = masks.apply(pooled, config.head_dropout);
+        pass.widen(apply_linear(&self.classifier, pooled, pass))
+    }
+}
+
+/// Sum over the batch of the cross-entropy of logits `[batch, classes]` with class indices `[batch]`.
+///
+/// A sum, not a mean: the training step divides by the samples of the whole optimizer step, so that the gradient
+/// does not depend on how the step is cut.
+pub fn cross_entropy_sum(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum().neg()
+}
