@@ -23,6 +23,8 @@ pub struct StepSettings {
     pub clip_norm: Option<f64>,
     /// Seed of the dropout masks; `None` switches dropout off.
     pub dropout_seed: Option<u64>,
+    /// Where dynamic loss scaling starts; used in fp16 only.
+    pub loss_scale: LossScale,
 }
 
 impl StepSettings {
@@ -34,6 +36,7 @@ impl StepSettings {
             optimizer: OptimizerSettings { kind: knobs.optimizer, ..OptimizerSettings::default() },
             clip_norm: Some(1.0),
             dropout_seed: Some(seed),
+            loss_scale: LossScale::default(),
         }
     }
 }
@@ -75,7 +78,7 @@ impl Learner {
             config,
             device,
             optimizer: Optimizer::new(settings.optimizer),
-            scaler: (settings.knobs.precision == Precision::Fp16).then(LossScale::default),
+            scaler: (settings.knobs.precision == Precision::Fp16).then_some(settings.loss_scale),
             settings,
             gradients: GradientSum::default(),
             loss: None,
