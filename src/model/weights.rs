@@ -111,7 +111,9 @@ pub fn load(model: Classifier, config: &ModelConfig, checkpoint: &mut Checkpoint
     if !missing.is_empty() {
         bail!("the checkpoint lacks {} tensors of the encoder: {}", missing.len(), listed(&missing));
     }
-    let unused = checkpoint.names().filter(|name| !used.contains(*name)).map(str::to_string).collect();
+    // Old checkpoints hold the constant 0, 1, 2, … beside the weights.
+    let counted = |name: &str| name.ends_with("position_ids");
+    let unused = checkpoint.names().filter(|n| !used.contains(*n) && !counted(n)).map(str::to_string).collect();
     Ok((model, LoadReport { initialised, unused }))
 }
 

@@ -2,11 +2,22 @@
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use autofit::model::{Classifier, ModelConfig, weights};
 use autofit::train::gradients::GradientSum;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
+
+/// A real model or data set from the folder that `AUTOFIT_ASSETS` names, or a loud word that the test is skipped.
+pub fn asset(name: &str) -> Option<PathBuf> {
+    let found =
+        std::env::var_os("AUTOFIT_ASSETS").map(|folder| PathBuf::from(folder).join(name)).filter(|p| p.exists());
+    if found.is_none() {
+        eprintln!("SKIPPED: {name} is not there; set AUTOFIT_ASSETS to the folder that scripts/fetch-assets filled");
+    }
+    found
+}
 
 /// The CPU, with gradients.
 pub fn device() -> Device {
