@@ -1,1 +1,24 @@
-//! (room under construction)
+//! The search: which trial comes next, and when the answer is known. Pure: it knows no tensor and no process.
+//!
+//! * [`search_space`]: the axes; [`problem`]: what is to be solved, and the grid of configurations it spans.
+//! * [`trial`]: what is asked for and what became of it.
+//! * [`regression`], [`memory_model`], [`speed_model`]: they propose; only probes decide.
+//! * [`evidence`]: what the trials so far say; [`sampler`]: what to ask next.
+//! * [`answer`], [`shortfall`]: how a study ends; [`best`]: the answer as a file.
+//! * [`journal`], [`identity`]: every trial on disk before the next one starts.
+//! * [`driver`]: ask → probe → record → tell, until done, out of time or interrupted.
+
+pub mod answer;
+pub mod evidence;
+pub mod memory_model;
+pub mod problem;
+pub mod regression;
+pub mod sampler;
+pub mod search_space;
+pub mod shortfall;
+pub mod speed_model;
+pub mod suggest;
+pub mod trial;
+
+#[cfg(test)]
+mod synthetic;

@@ -1,0 +1,295 @@
+//! A device that exists only as formulas, with bumps, noise, crashes and precisions it can't do; and the properties
+//! that the sampler must keep on any such device.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::answer::Verdict;
+use super::evidence::{Evidence, Known};
+use super::problem::{Branch, Grid, Problem, SizeHint, part_counts};
+use super::sampler::{Ask, Sampler};
+use super::search_space::SearchSpace;
+use super::trial::{Purpose, Request, Trial};
+use crate::plan::{Knobs, Outcome, Precision};
+use crate::probe::protocol::{Attempt, Measurement, OomRecord};
+
+/// DistilBERT with rows of 128 tokens.
+pub const DISTILBERT: SizeHint = SizeHint {
+    parameters: 66_955_010,
+    hidden: 768,
+    layers: 6,
+    intermediate: 3_072,
+    heads: 12,
+    vocab: 30_522,
+    length: 128,
+};
+
+/// What one branch of the device really does.
+#[derive(Clone, Debug)]
+struct Truth {
+    memory: [f64; 4],
+    seconds: [f64; 4],
+    optimizer: f64,
+    supported: bool,
+}
+
+/// The device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub problem: Problem,
+    pub grid: Grid,
+    truths: Vec<(Branch, Truth)>,
+    bump: f64,
+    speed_bump: f64,
+    noise: f64,
+    failure: f64,
+    seed: u64,
+}
+
+/// A number in [0, 1) that depends on its arguments alone.
+fn hash(seed: u64, values: &[usize]) -> f64 {
+    let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
+    for &value in values {
+        state = (state ^ value as u64).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        state ^= state >> 31;
+    }
+    (state.wrapping_mul(0x94D0_49BB_1331_11EB) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// What kind of devices to draw.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub effective: usize,
+    pub bump: f64,
+    pub speed_bump: f64,
+    pub noise: f64,
+    pub failure: f64,
+    /// Largest cost of a pass whatever its size, in units of the time of one sample.
+    pub overhead: f64,
+}
+
+pub const PLAIN: Kind = Kind { effective: 32, bump: 0.04, speed_bump: 0.01, noise: 0.02, failure: 0.0, overhead: 20.0 };
+
+impl Device {
+    /// A device drawn at random, its cap anywhere from below the smallest peak to above the largest.
+    pub fn draw(seed: u64, kind: Kind) -> Device {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let layers = [4, 6, 12][rng.random_range(0..3)];
+        let size = SizeHint { layers, ..DISTILBERT };
+        let space = SearchSpace::load("default").unwrap();
+        let problem = Problem {
+            effective_batch: kind.effective,
+            max_length: 128,
+            cap_bytes: None,
+            space,
+            size,
+            smaller: vec![],
+        };
+        let grid = Grid::new(&problem).unwrap();
+        let about = |rng: &mut StdRng, factor: f64| factor.powf(rng.random_range(-1.0..1.0));
+        let shared = [about(&mut rng, 1.15), about(&mut rng, 2.5), about(&mut rng, 2.0), about(&mut rng, 2.0)];
+        let sample = 0.01 * about(&mut rng, 10.0);
+        let overhead = kind.overhead.powf(rng.random_range(0.0..1.0)) - 1.0;
+        let truths = grid.branches.iter().map(|&branch| {
+            let guess = size.memory_guess(branch);
+            let memory = std::array::from_fn(|j| guess[j] * shared[j] * about(&mut rng, if j == 0 { 1.1 } else { 1.3 }));
+            let faster = if branch.precision == Precision::Fp32 { 1.0 } else { about(&mut rng, 3.0) };
+            let sample = sample * faster;
+            let layer = 1.0 / (3.0 * layers as f64);
+            let second = sample * layer * about(&mut rng, 1.3);
+            let seconds = [overhead * sample, sample, second, overhead * second];
+            let truth = Truth { memory, seconds, optimizer: sample * about(&mut rng, 3.0), supported: rng.random_bool(0.9) };
+            (branch, truth)
+        });
+        let truths: Vec<(Branch, Truth)> = truths.collect();
+        let Kind { bump, speed_bump, noise, failure, .. } = kind;
+        let mut device = Device { problem, grid, truths, bump, speed_bump, noise, failure, seed };
+        let peaks: Vec<f64> = device.all().map(|knobs| device.peak(&knobs)).collect();
+        let (least, most) = (peaks.iter().copied().fold(f64::MAX, f64::min), peaks.iter().copied().fold(0.0, f64::max));
+        let cap = 0.95 * least * (1.15 * most / (0.95 * least)).powf(rng.random_range(0.0..1.0));
+        device.problem.cap_bytes = Some(cap as u64);
+        device
+    }
+
+    fn all(&self) -> impl Iterator<Item = Knobs> + '_ {
+        self.grid.branches.iter().flat_map(|&branch| self.grid.configurations(branch))
+    }
+
+    fn truth(&self, knobs: &Knobs) -> &Truth {
+        &self.truths.iter().find(|(branch, _)| *branch == Branch::of(knobs)).unwrap().1
+    }
+
+    /// Peak without monotony: the formula times a bump.
+    fn raw_peak(&self, knobs: &Knobs) -> f64 {
+        let [m0, a0, a1, a2] = self.truth(knobs).memory;
+        let (m, r) = (knobs.micro_batch as f64, knobs.checkpoint_layers as f64);
+        let kept = (self.problem.size.layers - knobs.checkpoint_layers).max(1) as f64;
+        let place = [knobs.precision as usize, knobs.micro_batch, knobs.checkpoint_layers];
+        // An optimizer step has temporaries of its own, which small micro-batches don't reach.
+        let passes = m0 + m * (a0 + kept * a1 + r * a2);
+        passes.max(1.05 * m0) * (1.0 + self.bump * hash(self.seed, &place))
+    }
+
+    /// True peak: never less than that of a smaller micro-batch or of a higher density.
+    pub fn peak(&self, knobs: &Knobs) -> f64 {
+        let smaller = self.grid.configurations(Branch::of(knobs)).filter(|other| {
+            other.micro_batch <= knobs.micro_batch && other.checkpoint_layers >= knobs.checkpoint_layers
+        });
+        smaller.map(|other| self.raw_peak(&other)).fold(0.0, f64::max)
+    }
+
+    pub fn fits(&self, knobs: &Knobs) -> bool {
+        self.truth(knobs).supported && self.peak(knobs) <= self.problem.cap_bytes.map_or(f64::MAX, |cap| cap as f64)
+    }
+
+    fn pass(&self, knobs: &Knobs, micro: usize) -> f64 {
+        let [t0, t1, t2, u0] = self.truth(knobs).seconds;
+        let (m, r) = (micro as f64, knobs.checkpoint_layers as f64);
+        let bump = self.speed_bump * (hash(self.seed, &[7, knobs.precision as usize, micro]) - 0.5);
+        (t0 + r * u0 + m * (t1 + r * t2)) * (1.0 + bump)
+    }
+
+    /// True samples per second of an effective batch.
+    pub fn speed(&self, knobs: &Knobs) -> f64 {
+        let (largest, smaller) = part_counts(self.problem.effective_batch, knobs.micro_batch);
+        let passes = largest as f64 * self.pass(knobs, knobs.micro_batch)
+            + smaller as f64 * self.pass(knobs, knobs.micro_batch.saturating_sub(1));
+        self.problem.effective_batch as f64 / (passes + self.truth(knobs).optimizer)
+    }
+
+    /// The fastest that fits, by looking at every configuration.
+    pub fn fastest(&self) -> Option<Knobs> {
+        self.all().filter(|knobs| self.fits(knobs)).max_by(|a, b| self.speed(a).total_cmp(&self.speed(b)))
+    }
+
+    /// What a probe would find. Depends on the request and the trial's number alone.
+    pub fn probe(&self, request: &Request, number: usize) -> Attempt {
+        let knobs = &request.knobs;
+        let mut rng = StdRng::seed_from_u64(self.seed ^ (number as u64) << 32);
+        let attempt = |outcome| Attempt { outcome, reason: outcome.to_string(), measurement: None, oom: None, wall_seconds: 1.0 };
+        if !self.truth(knobs).supported {
+            return attempt(Outcome::Unsupported);
+        }
+        if rng.random_bool(self.failure) {
+            let failures = [Outcome::Crash, Outcome::Timeout, Outcome::Nan, Outcome::HostOom, Outcome::Garbage];
+            return attempt(failures[rng.random_range(0..failures.len())]);
+        }
+        let cap = self.problem.cap_bytes;
+        if !self.fits(knobs) {
+            let oom = OomRecord { requested: Some(64 << 20), live: cap.map(|cap| cap - (32 << 20)), cap, text: String::new() };
+            return Attempt { oom: Some(oom), ..attempt(Outcome::Oom) };
+        }
+        let [m0, ..] = self.truth(knobs).memory;
+        let noisy = |rng: &mut StdRng, seconds: f64| seconds * (1.0 + self.noise * (rng.random_range(0.0..2.0) - 1.0) * 1.7);
+        let pass = self.pass(knobs, knobs.micro_batch);
+        let timed = ((request.effort.seconds / pass) as usize).clamp(request.effort.min_timed, request.effort.max_timed);
+        let measurement = Measurement {
+            peak_bytes: self.peak(knobs) as u64,
+            weight_bytes: (m0 / 4.0) as u64,
+            gradient_bytes: (m0 / 4.0) as u64,
+            optimizer_bytes: (m0 / 2.0) as u64,
+            micro_seconds: (0..timed).map(|_| noisy(&mut rng, pass)).collect(),
+            optimizer_seconds: (0..2).map(|_| noisy(&mut rng, self.truth(knobs).optimizer)).collect(),
+            loss: 0.7,
+            parameter_sum: 1.0,
+            evaluation_peak_bytes: request.effort.evaluate.then_some((0.6 * self.peak(knobs)) as u64),
+            layers: self.problem.size.layers,
+            setup_seconds: 2.0,
+        };
+        let wall_seconds = 2.0 + pass * (3 + timed) as f64;
+        Attempt { measurement: Some(measurement), wall_seconds, ..attempt(Outcome::Fit) }
+    }
+
+    /// Runs a whole study.
+    pub fn study(&self) -> (Vec<Trial>, Verdict) {
+        let sampler = Sampler::new(self.problem.clone()).unwrap();
+        let mut trials = Vec::new();
+        loop {
+            match step(self, &sampler, &mut trials) {
+                Some(verdict) => return (trials, verdict),
+                None => assert!(trials.len() < 400, "endless study on device {}", self.seed),
+            }
+        }
+    }
+}
+
+/// Asks once and appends the trial; the verdict when done.
+fn step(device: &Device, sampler: &Sampler, trials: &mut Vec<Trial>) -> Option<Verdict> {
+    let number = trials.len() + 1;
+    let (request, attempt) = match sampler.next(trials) {
+        Ask::Done(verdict) => return Some(verdict),
+        Ask::Probe(request) => {
+            let attempt = device.probe(&request, number);
+            (request, attempt)
+        }
+        Ask::Prune(request) => {
+            let reason = request.why.clone();
+            let attempt = Attempt { outcome: Outcome::Pruned, reason, measurement: None, oom: None, wall_seconds: 0.0 };
+            (request, attempt)
+        }
+    };
+    trials.push(Trial { number, knobs: request.knobs, purpose: request.purpose, attempt, unix_seconds: 0 });
+    None
+}
+
+/// What a run over many devices comes to.
+#[derive(Debug, Default)]
+struct Summary {
+    studies: usize,
+    found: usize,
+    probes: usize,
+    most_probes: usize,
+    probe_seconds: f64,
+    regret: Vec<f64>,
+}
+
+fn survey(kind: Kind, seeds: std::ops::Range<u64>) -> Summary {
+    let mut summary = Summary::default();
+    for seed in seeds {
+        let device = Device::draw(seed, kind);
+        let (trials, verdict) = device.study();
+        let probes = trials.iter().filter(|trial| trial.purpose != Purpose::Prune).count();
+        summary.studies += 1;
+        if let (Verdict::Found(answer), Some(best)) = (&verdict, device.fastest()) {
+            summary.found += 1;
+            summary.probes += probes;
+            summary.most_probes = summary.most_probes.max(probes);
+            summary.probe_seconds += trials.iter().map(|trial| trial.attempt.wall_seconds).sum::<f64>();
+            summary.regret.push(device.speed(&answer.knobs) / device.speed(&best));
+        }
+    }
+    summary.regret.sort_by(f64::total_cmp);
+    summary
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let found = self.found.max(1);
+        let at = |share: f64| self.regret.get((share * self.regret.len() as f64) as usize).copied().unwrap_or(f64::NAN);
+        let good = self.regret.iter().filter(|regret| **regret >= 0.97).count();
+        write!(
+            f,
+            "{} studies, {} found: {:.1} probes (most {}), {:.0} s; speed/best: worst {:.3}, 1 % {:.3}, 5 % {:.3}, median {:.3}; {:.1} % >= 0.97",
+            self.studies, self.found, self.probes as f64 / found as f64, self.most_probes,
+            self.probe_seconds / found as f64, at(0.0), at(0.01), at(0.05), at(0.5), 100.0 * good as f64 / found as f64
+        )
+    }
+}
+
+#[test]
+fn survey_of_many_devices() {
+    for (name, kind) in [
+        ("plain", PLAIN),
+        ("no overhead", Kind { overhead: 1.05, ..PLAIN }),
+        ("overhead", Kind { overhead: 100.0, ..PLAIN }),
+        ("bumpy", Kind { bump: 0.12, speed_bump: 0.06, ..PLAIN }),
+        ("noisy", Kind { noise: 0.08, ..PLAIN }),
+        ("failing", Kind { failure: 0.1, ..PLAIN }),
+        ("batch 8", Kind { effective: 8, ..PLAIN }),
+        ("batch 128", Kind { effective: 128, ..PLAIN }),
+        ("batch 512", Kind { effective: 512, ..PLAIN }),
+    ] {
+        let summary = survey(kind, 0..200);
+        println!("{name}: {summary}");
+    }
+}
