@@ -9,3 +9,4 @@ pub mod probe;
 pub mod report;
 pub mod study;
 pub mod train;
+pub mod worker;

@@ -2,4 +2,6 @@
 //!
 //! * [`meter`]: the worker's global allocator; counts live and peak bytes and holds a cap (CPU).
 
+pub mod memory;
 pub mod meter;
+pub mod select;

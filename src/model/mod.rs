@@ -3,6 +3,7 @@
 //! * [`config`], [`presets`]: shapes, without tensors;
 //! * [`encoder`], [`head`]: the modules, cut into the segments that recomputation needs;
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
+//! * [`source`]: presets and folders;
 //! * [`weights`]: tensor names and files, in and out.
 
 pub mod checkpoint;
@@ -11,6 +12,7 @@ pub mod encoder;
 pub mod head;
 pub mod pass;
 pub mod presets;
+pub mod source;
 pub mod weights;
 
 use burn::module::Module;

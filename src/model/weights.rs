@@ -25,6 +25,20 @@ pub struct LoadReport {
     pub unused: Vec<String>,
 }
 
+impl LoadReport {
+    /// What a person should know about it.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.initialised.is_empty() {
+            notes.push(format!("newly initialised, to be trained: {}", listed(&self.initialised)));
+        }
+        if !self.unused.is_empty() {
+            notes.push(format!("in the checkpoint but not used: {}", listed(&self.unused)));
+        }
+        notes
+    }
+}
+
 /// Our layer names with BERT's (RoBERTa's) and DistilBERT's.
 const LAYER_NAMES: [(&str, &str, &str); 8] = [
     ("query", "attention.self.query", "attention.q_lin"),

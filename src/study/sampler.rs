@@ -141,7 +141,8 @@ impl View<'_> {
     fn retry(&self) -> Option<Request> {
         let last = self.trials.iter().rev().find(|trial| trial.attempt.outcome != Outcome::Pruned)?;
         let failures = self.evidence.tally(&last.knobs)?.failures;
-        let failed = !matches!(last.attempt.outcome, Outcome::Fit | Outcome::Oom | Outcome::Unsupported | Outcome::Interrupted);
+        let failed =
+            !matches!(last.attempt.outcome, Outcome::Fit | Outcome::Oom | Outcome::Unsupported | Outcome::Interrupted);
         let again = failed && (1..MAX_FAILURES).contains(&failures);
         again.then(|| Request::new(last.purpose, last.knobs, format!("once more after {}", last.attempt.outcome)))
     }
@@ -179,13 +180,15 @@ impl View<'_> {
     /// While nothing fits: branch by branch, a pilot, one smaller step, the smallest configuration.
     fn first_fit(&self) -> Ask {
         for &branch in self.grid.branches.iter().filter(|&&branch| self.alive(branch)) {
-            let tried = self.evidence.tallies().filter(|(knobs, t)| Branch::of(knobs) == branch && t.oom.is_some()).count();
+            let tried =
+                self.evidence.tallies().filter(|(knobs, t)| Branch::of(knobs) == branch && t.oom.is_some()).count();
             let pilot = match tried {
                 0 | 1 => self.pilot(branch),
                 _ => self.open(branch).find(|knobs| *knobs == self.grid.smallest(branch)),
             };
             // A configuration that crashes is passed over; what is left of the branch may still be tried.
-            let least = || self.open(branch).min_by_key(|knobs| (knobs.micro_batch, usize::MAX - knobs.checkpoint_layers));
+            let least =
+                || self.open(branch).min_by_key(|knobs| (knobs.micro_batch, usize::MAX - knobs.checkpoint_layers));
             if let Some(knobs) = pilot.or_else(least) {
                 let why = match tried {
                     0 => format!("a first look at {branch}"),
@@ -214,9 +217,14 @@ impl View<'_> {
         });
         match (Shortfall::new(self.problem, self.grid, self.trials, &self.evidence), failed) {
             (Some(shortfall), None) => Verdict::NothingFits(shortfall),
-            (Some(shortfall), Some(failed)) if failed.attempt.outcome == Outcome::Unsupported => Verdict::NothingFits(shortfall),
+            (Some(shortfall), Some(failed)) if failed.attempt.outcome == Outcome::Unsupported => {
+                Verdict::NothingFits(shortfall)
+            }
             (_, Some(failed)) => Verdict::Failed {
-                reason: format!("no probe succeeded; trial {} ({}): {}", failed.number, failed.attempt.outcome, failed.attempt.reason),
+                reason: format!(
+                    "no probe succeeded; trial {} ({}): {}",
+                    failed.number, failed.attempt.outcome, failed.attempt.reason
+                ),
             },
             (None, None) => Verdict::Failed { reason: "no configuration is left to probe".into() },
         }
@@ -248,7 +256,8 @@ impl View<'_> {
             match best {
                 Some((most, knobs)) if most <= self.target(branch) => {
                     let leader = standing.leader.samples_per_second;
-                    let why = format!("{branch}: {:.3} samples/s at best, {leader:.3} are measured already", most.exp());
+                    let why =
+                        format!("{branch}: {:.3} samples/s at best, {leader:.3} are measured already", most.exp());
                     return Some(Ask::Prune(Request::new(Purpose::Prune, knobs, why)));
                 }
                 Some(_) if self.evidence.tallies().all(|(knobs, _)| Branch::of(knobs) != branch) => {
@@ -294,7 +303,8 @@ impl View<'_> {
 
     /// Exploring a branch costs at most a number of probes that grows with the logarithm of its size.
     fn may_explore(&self, branch: Branch) -> bool {
-        let explored = self.trials.iter().filter(|t| t.purpose == Purpose::Explore && Branch::of(&t.knobs) == branch).count();
+        let explored =
+            self.trials.iter().filter(|t| t.purpose == Purpose::Explore && Branch::of(&t.knobs) == branch).count();
         explored < exploration_limit(self.grid)
     }
 
@@ -320,9 +330,10 @@ impl View<'_> {
         let ask = |knobs: Knobs, why: &str| {
             (!self.evidence.given_up(&knobs)).then(|| Request::new(Purpose::Neighbour, knobs, why.to_string()))
         };
-        let micro = self.grid.larger_micro(own).filter(|knobs| {
-            matches!(self.evidence.known(knobs), Known::Nothing | Known::ImpliedFit(_))
-        });
+        let micro = self
+            .grid
+            .larger_micro(own)
+            .filter(|knobs| matches!(self.evidence.known(knobs), Known::Nothing | Known::ImpliedFit(_)));
         let density = self.grid.lower_density(own).filter(|knobs| self.evidence.known(knobs) == Known::Nothing);
         micro
             .and_then(|knobs| ask(knobs, "the next larger micro-batch: does it fit, is it faster?"))

@@ -1,8 +1,11 @@
 //! One micro-batch: padded token ids on the device, with their targets.
 
+use anyhow::{Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::objective::Targets;
+use crate::data::batch::{self, PadTo, Padded};
+use crate::data::corpus::Targets;
+use crate::data::tokenize::Encoded;
 use crate::model::ModelConfig;
 use crate::model::pass::{Inputs, PaddingMask};
 
@@ -15,47 +18,28 @@ pub struct MicroBatch {
     pub targets: Targets,
 }
 
-/// The tokens of one row.
-#[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Token ids with the special tokens.
-    pub ids: &'a [u32],
-    /// Segment of each token; empty means 0 throughout.
-    pub types: &'a [u32],
-}
-
 impl MicroBatch {
-    /// Pads `rows` to `length` (at least that of the longest row).
+    /// Pads `rows` and brings them to `device`. The tensors carry no tape: gradients do not flow into token ids.
     ///
-    /// The tensors carry no tape: gradients do not flow into token ids.
-    pub fn new(rows: &[Row<'_>], targets: Targets, length: usize, config: &ModelConfig, device: &Device) -> Self {
+    /// # Errors
+    /// If a row is longer than the padding allows, or than the model has positions.
+    pub fn new(rows: &[&Encoded], targets: Targets, pad: PadTo, config: &ModelConfig, device: &Device) -> Result<Self> {
         let plain = device.clone().without_autodiff();
-        let longest = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
-        let length = length.max(longest);
-        let cells = rows.len() * length;
-        let (mut ids, mut types, mut positions) =
-            (Vec::with_capacity(cells), Vec::with_capacity(cells), Vec::with_capacity(cells));
-        // Padding keeps RoBERTa's padding position, whose embedding is zero; BERT just counts on.
-        let offset = config.position_offset();
-        for row in rows {
-            for i in 0..length {
-                let real = i < row.ids.len();
-                ids.push(i64::from(if real { row.ids[i] } else { config.pad_token_id }));
-                types.push(i64::from(row.types.get(i).copied().unwrap_or(0)));
-                let padding_position = offset.saturating_sub(1);
-                positions.push(if real || offset == 0 { i + offset } else { padding_position } as i64);
-            }
-        }
-        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let tensor =
-            |values: Vec<i64>| Tensor::<2, Int>::from_data(TensorData::new(values, [rows.len(), length]), &plain);
+        let padded = batch::pad(rows, config.pad_token_id, pad)?;
+        let (count, length) = (padded.rows, padded.length);
+        ensure!(
+            length <= config.max_length(),
+            "a row of {length} tokens is longer than the {} positions of the model: lower --max-length",
+            config.max_length()
+        );
+        let tensor = |values: Vec<i32>| Tensor::<2, Int>::from_data(TensorData::new(values, [count, length]), &plain);
         let inputs = Inputs {
-            ids: tensor(ids),
-            positions: tensor(positions),
-            types: tensor(types),
-            mask: PaddingMask::from_lengths(&lengths, length, &plain),
+            positions: tensor(positions(&padded, config.position_offset())),
+            mask: PaddingMask::from_lengths(&padded.lengths, length, &plain),
+            ids: tensor(padded.ids),
+            types: tensor(padded.type_ids),
         };
-        MicroBatch { inputs, targets }
+        Ok(MicroBatch { inputs, targets })
     }
 
     /// Rows.
@@ -67,4 +51,15 @@ impl MicroBatch {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Position of every token. Where positions start behind the padding index (RoBERTa), padding keeps that index, whose
+/// embedding is zero; BERT just counts on.
+fn positions(padded: &Padded, offset: usize) -> Vec<i32> {
+    let position = |row: usize, i: usize| match offset {
+        0 => i,
+        _ if i < padded.lengths[row] => i + offset,
+        _ => offset - 1,
+    };
+    (0..padded.rows).flat_map(|row| (0..padded.length).map(move |i| position(row, i) as i32)).collect()
 }

@@ -5,11 +5,16 @@
 //! * [`gradients`], [`optimizer`], [`schedule`], [`objective`]: the parts of a step.
 
 pub mod batch;
+pub mod evaluate;
 pub mod gradients;
+pub mod metrics;
 pub mod objective;
 pub mod optimizer;
 pub mod recompute;
+pub mod save;
 pub mod schedule;
+pub mod spec;
 pub mod step;
+pub mod trainer;
 
 pub use step::Learner;

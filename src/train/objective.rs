@@ -4,29 +4,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-/// Targets of some rows, on the host.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Targets {
-    /// Class indices.
-    Classes(Vec<usize>),
-    /// Numbers to regress on.
-    Values(Vec<f32>),
-}
-
-impl Targets {
-    /// Rows.
-    pub fn len(&self) -> usize {
-        match self {
-            Targets::Classes(classes) => classes.len(),
-            Targets::Values(values) => values.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
+use crate::data::corpus::Targets;
 
 /// Cross-entropy (with label smoothing and class weights) for classes, mean squared error for values: as PyTorch's
 /// `CrossEntropyLoss` and `MSELoss` define them.

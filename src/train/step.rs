@@ -154,6 +154,11 @@ impl Learner {
     }
 }
 
+/// The seed of dropout masks, apart from the other uses of a run's seed.
+pub fn dropout_seed(seed: u64) -> u64 {
+    mix(seed, 0x6d61_736b)
+}
+
 /// As PyTorch's `clip_grad_norm_`: `min(1, limit / (norm + 1e-6))`.
 fn clip_factor(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
