@@ -203,7 +203,7 @@ fn warnings(path: &Path, columns: &Columns, rows: &[Example]) -> Vec<String> {
 }
 
 /// An error about one record.
-fn at(path: &Path, line: u64, what: impl std::fmt::Display) -> anyhow::Error {
+pub(super) fn at(path: &Path, line: u64, what: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("{}, line {line}: {what}", path.display())
 }
 
