@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 
 /// Bytes asked from the file at a time.
 const CHUNK: usize = 1 << 16;
@@ -17,16 +17,13 @@ const CHUNK: usize = 1 << 16;
 /// Opens a data file for checked reading.
 ///
 /// # Errors
-/// If it does not exist, is a directory, or may not be read.
+/// If it does not exist or may not be read.
 pub fn open(path: &Path) -> Result<Checked<File>> {
-    let file = File::open(path).with_context(|| match path.exists() {
-        false => format!("can't open {}: there is no such file", path.display()),
-        true => format!("can't open {}: check its permissions", path.display()),
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => anyhow!("can't open {}: there is no such file", path.display()),
+        io::ErrorKind::PermissionDenied => anyhow!("can't open {}: you may not read it (chmod +r)", path.display()),
+        _ => anyhow!("can't open {}: {error}", path.display()),
     })?;
-    // Opening a directory succeeds on Unix; only reading it fails, with a message that names nothing.
-    if file.metadata().is_ok_and(|data| data.is_dir()) {
-        bail!("{} is a directory: name one .csv, .tsv or .jsonl file in it", path.display());
-    }
     Ok(Checked::new(file))
 }
 

@@ -104,16 +104,16 @@ enum Records {
 /// Opens `path` for reading one example at a time, in memory that does not grow with the file.
 ///
 /// # Errors
-/// If the file can't be opened, its extension names no known format, or its header lacks a column.
+/// If the file can't be opened or is a directory, its extension names no known format, or its header lacks a column.
 pub fn stream(path: &Path, columns: &Columns) -> Result<Stream> {
-    let records = match (path.is_dir(), Format::of(path)) {
-        (false, format) => match format? {
-            Format::Delimited(separator) => {
-                Records::Delimited(Box::new(Delimited::open(path, columns.clone(), separator)?))
-            }
-            Format::JsonLines => Records::JsonLines(Box::new(JsonLines::open(path, columns.clone())?)),
-        },
-        (true, _) => bail!("{} is a directory: name one .csv, .tsv or .jsonl file in it", path.display()),
+    if path.is_dir() {
+        bail!("{} is a directory: name one .csv, .tsv or .jsonl file in it", path.display());
+    }
+    let records = match Format::of(path)? {
+        Format::Delimited(separator) => {
+            Records::Delimited(Box::new(Delimited::open(path, columns.clone(), separator)?))
+        }
+        Format::JsonLines => Records::JsonLines(Box::new(JsonLines::open(path, columns.clone())?)),
     };
     Ok(Stream(records))
 }

@@ -176,7 +176,7 @@ fn complains_about_permissions() {
         Ok(_) => assert!(read(&path, &Columns::default(), LabelKind::Auto).is_ok()),
         Err(_) => {
             let error = format!("{:#}", read(&path, &Columns::default(), LabelKind::Auto).expect_err("no permission"));
-            assert!(error.contains("check its permissions"), "{error}");
+            assert!(error.contains("you may not read it"), "{error}");
         }
     }
 }
