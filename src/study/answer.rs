@@ -94,7 +94,13 @@ impl Answer {
     }
 
     /// The answer for a measured configuration.
-    pub(super) fn new(problem: &Problem, grid: &Grid, trials: &[Trial], evidence: &Evidence, score: Score) -> Option<Answer> {
+    pub(super) fn new(
+        problem: &Problem,
+        grid: &Grid,
+        trials: &[Trial],
+        evidence: &Evidence,
+        score: Score,
+    ) -> Option<Answer> {
         let tally = evidence.tally(&score.knobs)?;
         let branch = Branch::of(&score.knobs);
         let look = |knobs: Option<Knobs>, none: String| neighbour(trials, evidence, &score, knobs, none);
@@ -131,10 +137,13 @@ fn neighbour(trials: &[Trial], evidence: &Evidence, own: &Score, knobs: Option<K
     let mut speed = None;
     let (outcome, reason) = match evidence.known(&knobs) {
         Known::Oom(number) => match by(number) {
-            Some(trial) if trial.knobs == knobs => (Some(Outcome::Oom), format!("trial {number}: {}", trial.attempt.reason)),
+            Some(trial) if trial.knobs == knobs => {
+                (Some(Outcome::Oom), format!("trial {number}: {}", trial.attempt.reason))
+            }
             Some(trial) => {
                 let Knobs { micro_batch, checkpoint_layers, .. } = trial.knobs;
-                let less = format!("micro-batch {micro_batch} with {checkpoint_layers} layers recomputed needs no more");
+                let less =
+                    format!("micro-batch {micro_batch} with {checkpoint_layers} layers recomputed needs no more");
                 (Some(Outcome::Oom), format!("{less} and ran out of memory (trial {number})"))
             }
             None => (Some(Outcome::Oom), format!("trial {number}")),
@@ -147,10 +156,14 @@ fn neighbour(trials: &[Trial], evidence: &Evidence, own: &Score, knobs: Option<K
             (Some(Outcome::Fit), format!("trial {number}: fits at a peak of {}, {against} the answer", ByteSize(peak)))
         }
         Known::ImpliedFit(number) => (Some(Outcome::Fit), format!("trial {number} needs more and fits")),
-        Known::Nothing => match trials.iter().rev().find(|t| t.knobs == knobs && t.attempt.outcome != Outcome::Pruned) {
-            Some(trial) => (Some(trial.attempt.outcome), format!("trial {}: {}", trial.number, trial.attempt.reason)),
-            None => (None, "not probed: the study ended first".to_string()),
-        },
+        Known::Nothing => {
+            match trials.iter().rev().find(|t| t.knobs == knobs && t.attempt.outcome != Outcome::Pruned) {
+                Some(trial) => {
+                    (Some(trial.attempt.outcome), format!("trial {}: {}", trial.number, trial.attempt.reason))
+                }
+                None => (None, "not probed: the study ended first".to_string()),
+            }
+        }
     };
     Neighbour { knobs: Some(knobs), outcome, samples_per_second: speed, reason }
 }

@@ -12,12 +12,8 @@ use super::regression::{Observation, Point, Posterior, Prediction, Prior, normal
 use crate::plan::{Knobs, OptimizerKind, Precision};
 
 /// Beliefs about M0, A0, A1, A2 relative to [`SizeHint`]'s guess. Optimizers share all but M0; precisions less.
-const PRIOR: Prior<4> = Prior {
-    sd: [0.2, 1.0, 0.6, 1.0],
-    likeness: [0.6, 0.97, 0.85, 0.7],
-    bump: 0.025,
-    reach: [1.0, 0.4],
-};
+const PRIOR: Prior<4> =
+    Prior { sd: [0.2, 1.0, 0.6, 1.0], likeness: [0.6, 0.97, 0.85, 0.7], bump: 0.025, reach: [1.0, 0.4] };
 
 /// Noise of a measured peak, relative: allocators repeat themselves closely.
 const PEAK_NOISE: f64 = 0.003;
@@ -141,7 +137,8 @@ impl MemoryModel {
         for (knobs, peak) in &evidence.peaks {
             observations.push(Observation { point: point(&size, knobs), value: *peak, noise: PEAK_NOISE * peak });
         }
-        let known = |bound: &Option<f64>| problem.cap_bytes.map(|cap| cap as f64).into_iter().chain(*bound).reduce(f64::max);
+        let known =
+            |bound: &Option<f64>| problem.cap_bytes.map(|cap| cap as f64).into_iter().chain(*bound).reduce(f64::max);
         let cap = problem.cap_bytes.map(|cap| cap as f64).or_else(|| {
             // Without a cap of ours the device refused: the least that it refused is the best guess at what it has.
             evidence.refused.iter().filter_map(|(_, bound)| *bound).reduce(f64::min)

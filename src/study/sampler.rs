@@ -16,9 +16,11 @@ use super::answer::{Answer, Verdict};
 use super::evidence::{Evidence, Known, MAX_FAILURES, Standing, TIE, close};
 use super::problem::{Branch, Grid, Problem};
 use super::regression::{normal_cdf, normal_pdf};
+use super::row::Derived;
 use super::shortfall::Shortfall;
 use super::trial::{Purpose, Request, Trial};
 use crate::plan::{Knobs, Outcome};
+use crate::probe::protocol::Effort;
 
 /// Exploring ends when no trial promises more than this, relative and weighed with its probability to fit.
 const LEAST_GAIN: f64 = 0.006;
@@ -115,6 +117,24 @@ impl Sampler {
         view.best_certified().or_else(|| view.answer(view.evidence.standing()?.pick.knobs))
     }
 
+    /// What follows from one of the trials: passes, and speed of an effective batch where it was timed.
+    pub fn derive(&self, trials: &[Trial], trial: &Trial) -> Derived {
+        let effective = self.problem.effective_batch;
+        let measured = trial.attempt.measurement.as_ref();
+        let step_seconds =
+            measured.and_then(|measured| self.evidence(trials).step_seconds(&trial.knobs, &measured.micro_seconds));
+        Derived {
+            accumulation: trial.knobs.accumulation(effective),
+            step_seconds,
+            samples_per_second: step_seconds.map(|seconds| effective as f64 / seconds),
+        }
+    }
+
+    /// Seconds that a probe will take, by the model; `None` while nothing was timed.
+    pub fn expected_seconds(&self, trials: &[Trial], request: &Request) -> Option<f64> {
+        self.view(trials).probe_seconds(&request.knobs, &request.effort)
+    }
+
     /// The certification of the best so far, for when time is nearly up. `None` if it is certified or there is none.
     pub fn certify_now(&self, trials: &[Trial]) -> Option<Request> {
         let view = self.view(trials);
@@ -141,7 +161,8 @@ impl View<'_> {
     fn retry(&self) -> Option<Request> {
         let last = self.trials.iter().rev().find(|trial| trial.attempt.outcome != Outcome::Pruned)?;
         let failures = self.evidence.tally(&last.knobs)?.failures;
-        let failed = !matches!(last.attempt.outcome, Outcome::Fit | Outcome::Oom | Outcome::Unsupported | Outcome::Interrupted);
+        let failed =
+            !matches!(last.attempt.outcome, Outcome::Fit | Outcome::Oom | Outcome::Unsupported | Outcome::Interrupted);
         let again = failed && (1..MAX_FAILURES).contains(&failures);
         again.then(|| Request::new(last.purpose, last.knobs, format!("once more after {}", last.attempt.outcome)))
     }
@@ -179,13 +200,15 @@ impl View<'_> {
     /// While nothing fits: branch by branch, a pilot, one smaller step, the smallest configuration.
     fn first_fit(&self) -> Ask {
         for &branch in self.grid.branches.iter().filter(|&&branch| self.alive(branch)) {
-            let tried = self.evidence.tallies().filter(|(knobs, t)| Branch::of(knobs) == branch && t.oom.is_some()).count();
+            let tried =
+                self.evidence.tallies().filter(|(knobs, t)| Branch::of(knobs) == branch && t.oom.is_some()).count();
             let pilot = match tried {
                 0 | 1 => self.pilot(branch),
                 _ => self.open(branch).find(|knobs| *knobs == self.grid.smallest(branch)),
             };
             // A configuration that crashes is passed over; what is left of the branch may still be tried.
-            let least = || self.open(branch).min_by_key(|knobs| (knobs.micro_batch, usize::MAX - knobs.checkpoint_layers));
+            let least =
+                || self.open(branch).min_by_key(|knobs| (knobs.micro_batch, usize::MAX - knobs.checkpoint_layers));
             if let Some(knobs) = pilot.or_else(least) {
                 let why = match tried {
                     0 => format!("a first look at {branch}"),
@@ -214,9 +237,14 @@ impl View<'_> {
         });
         match (Shortfall::new(self.problem, self.grid, self.trials, &self.evidence), failed) {
             (Some(shortfall), None) => Verdict::NothingFits(shortfall),
-            (Some(shortfall), Some(failed)) if failed.attempt.outcome == Outcome::Unsupported => Verdict::NothingFits(shortfall),
+            (Some(shortfall), Some(failed)) if failed.attempt.outcome == Outcome::Unsupported => {
+                Verdict::NothingFits(shortfall)
+            }
             (_, Some(failed)) => Verdict::Failed {
-                reason: format!("no probe succeeded; trial {} ({}): {}", failed.number, failed.attempt.outcome, failed.attempt.reason),
+                reason: format!(
+                    "no probe succeeded; trial {} ({}): {}",
+                    failed.number, failed.attempt.outcome, failed.attempt.reason
+                ),
             },
             (None, None) => Verdict::Failed { reason: "no configuration is left to probe".into() },
         }
@@ -248,7 +276,8 @@ impl View<'_> {
             match best {
                 Some((most, knobs)) if most <= self.target(branch) => {
                     let leader = standing.leader.samples_per_second;
-                    let why = format!("{branch}: {:.3} samples/s at best, {leader:.3} are measured already", most.exp());
+                    let why =
+                        format!("{branch}: {:.3} samples/s at best, {leader:.3} are measured already", most.exp());
                     return Some(Ask::Prune(Request::new(Purpose::Prune, knobs, why)));
                 }
                 Some(_) if self.evidence.tallies().all(|(knobs, _)| Branch::of(knobs) != branch) => {
@@ -264,13 +293,8 @@ impl View<'_> {
 
     /// The trial with the greatest expected gain for its cost, if one promises enough.
     fn explore(&self, standing: &Standing) -> Option<Request> {
-        let seconds = |knobs: &Knobs| {
-            let effort = Purpose::Explore.effort(knobs.micro_batch);
-            // Two optimizer steps for the memory, then what is timed.
-            let passes = (2 + effort.warmup + effort.min_timed) as f64;
-            let pass = self.evidence.speed.micro(knobs).map_or(0.0, |pass| pass.mean);
-            self.evidence.setup_seconds + effort.seconds + passes * pass
-        };
+        let seconds =
+            |knobs: &Knobs| self.probe_seconds(knobs, &Purpose::Explore.effort(knobs.micro_batch)).unwrap_or(1.0);
         let usual = seconds(&standing.leader.knobs);
         let mut best: Option<(f64, Request)> = None;
         for &branch in self.grid.branches.iter().filter(|&&branch| self.alive(branch) && self.may_explore(branch)) {
@@ -292,9 +316,18 @@ impl View<'_> {
         best.map(|(_, request)| request)
     }
 
+    /// Seconds of a probe: loading, two optimizer steps for the memory, then what is timed.
+    fn probe_seconds(&self, knobs: &Knobs, effort: &Effort) -> Option<f64> {
+        let pass = self.evidence.speed.micro(knobs)?.mean;
+        let timed =
+            (effort.seconds / pass).clamp(effort.min_timed as f64, effort.max_timed.max(effort.min_timed) as f64);
+        Some(self.evidence.setup_seconds + ((2 + effort.warmup) as f64 + timed) * pass)
+    }
+
     /// Exploring a branch costs at most a number of probes that grows with the logarithm of its size.
     fn may_explore(&self, branch: Branch) -> bool {
-        let explored = self.trials.iter().filter(|t| t.purpose == Purpose::Explore && Branch::of(&t.knobs) == branch).count();
+        let explored =
+            self.trials.iter().filter(|t| t.purpose == Purpose::Explore && Branch::of(&t.knobs) == branch).count();
         explored < exploration_limit(self.grid)
     }
 
@@ -320,9 +353,10 @@ impl View<'_> {
         let ask = |knobs: Knobs, why: &str| {
             (!self.evidence.given_up(&knobs)).then(|| Request::new(Purpose::Neighbour, knobs, why.to_string()))
         };
-        let micro = self.grid.larger_micro(own).filter(|knobs| {
-            matches!(self.evidence.known(knobs), Known::Nothing | Known::ImpliedFit(_))
-        });
+        let micro = self
+            .grid
+            .larger_micro(own)
+            .filter(|knobs| matches!(self.evidence.known(knobs), Known::Nothing | Known::ImpliedFit(_)));
         let density = self.grid.lower_density(own).filter(|knobs| self.evidence.known(knobs) == Known::Nothing);
         micro
             .and_then(|knobs| ask(knobs, "the next larger micro-batch: does it fit, is it faster?"))

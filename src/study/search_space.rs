@@ -132,8 +132,7 @@ impl SearchSpace {
         };
         let precision = words(self.precision.iter().map(|p| quoted(p)).collect());
         let optimizer = words(self.optimizer.iter().map(|o| quoted(o)).collect());
-        let values =
-            [precision, micro, density, optimizer, optional(&self.frozen_layers), optional(&self.lora_rank)];
+        let values = [precision, micro, density, optimizer, optional(&self.frozen_layers), optional(&self.lora_rank)];
         KEYS.iter().zip(values).map(|(key, value)| format!("{key} = {value}\n")).collect()
     }
 
@@ -240,7 +239,10 @@ impl Axis<'_> {
         if values.iter().all(|value| value.is_float()) {
             let share = |value: &&Value| {
                 let share = value.as_float().unwrap_or(f64::NAN);
-                ensure!((0.0..=1.0).contains(&share), "checkpoint_layers: a share lies between 0.0 and 1.0, not {share}");
+                ensure!(
+                    (0.0..=1.0).contains(&share),
+                    "checkpoint_layers: a share lies between 0.0 and 1.0, not {share}"
+                );
                 Ok(share)
             };
             return Ok(DensityAxis::Shares(values.iter().map(share).collect::<Result<_>>()?));

@@ -117,12 +117,18 @@ fn cures(problem: &Problem, evidence: &Evidence, knobs: Knobs, needed: f64, limi
     }
     if knobs.frozen_layers.is_none() && knobs.lora_rank.is_none() {
         let half = size.layers.div_ceil(2);
-        offer(format!("freeze the embeddings and {half} layers"), learned(&Knobs { frozen_layers: Some(half), ..knobs }));
+        offer(
+            format!("freeze the embeddings and {half} layers"),
+            learned(&Knobs { frozen_layers: Some(half), ..knobs }),
+        );
         offer("adapters of rank 8".into(), learned(&Knobs { lora_rank: Some(8), ..knobs }));
     }
     for (name, smaller) in &problem.smaller {
         let layers = knobs.checkpoint_layers.min(smaller.layers);
-        let there = Knobs { checkpoint_layers: if knobs.checkpoint_layers == size.layers { smaller.layers } else { layers }, ..knobs };
+        let there = Knobs {
+            checkpoint_layers: if knobs.checkpoint_layers == size.layers { smaller.layers } else { layers },
+            ..knobs
+        };
         offer(format!("the smaller model {name}"), wrong * guess(smaller, &there));
     }
     found

@@ -11,12 +11,8 @@ use super::regression::{Observation, Point, Posterior, Prediction, Prior, expect
 use crate::plan::Knobs;
 
 /// Beliefs about t0, t1, t2, u0 relative to the guess. Optimizers share the passes; precisions share proportions only.
-const PRIOR: Prior<4> = Prior {
-    sd: [3.0, 0.6, 0.4, 1.0],
-    likeness: [0.6, 0.99, 0.9, 0.8],
-    bump: 0.02,
-    reach: [1.2, 0.5],
-};
+const PRIOR: Prior<4> =
+    Prior { sd: [3.0, 0.6, 0.4, 1.0], likeness: [0.6, 0.99, 0.9, 0.8], bump: 0.02, reach: [1.2, 0.5] };
 
 /// Guess for t0 in units of the time of one sample.
 const OVERHEAD: f64 = 0.5;

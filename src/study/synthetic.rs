@@ -77,14 +77,8 @@ impl Device {
         let layers = [4, 6, 12][rng.random_range(0..3)];
         let size = SizeHint { layers, ..DISTILBERT };
         let space = SearchSpace::load("default").unwrap();
-        let problem = Problem {
-            effective_batch: kind.effective,
-            max_length: 128,
-            cap_bytes: None,
-            space,
-            size,
-            smaller: vec![],
-        };
+        let problem =
+            Problem { effective_batch: kind.effective, max_length: 128, cap_bytes: None, space, size, smaller: vec![] };
         let grid = Grid::new(&problem).unwrap();
         let about = |rng: &mut StdRng, factor: f64| factor.powf(rng.random_range(-1.0..1.0));
         let shared = [about(&mut rng, 1.15), about(&mut rng, 2.5), about(&mut rng, 2.0), about(&mut rng, 2.0)];
@@ -92,13 +86,15 @@ impl Device {
         let overhead = kind.overhead.powf(rng.random_range(0.0..1.0)) - 1.0;
         let truths = grid.branches.iter().map(|&branch| {
             let guess = size.memory_guess(branch);
-            let memory = std::array::from_fn(|j| guess[j] * shared[j] * about(&mut rng, if j == 0 { 1.1 } else { 1.3 }));
+            let memory =
+                std::array::from_fn(|j| guess[j] * shared[j] * about(&mut rng, if j == 0 { 1.1 } else { 1.3 }));
             let faster = if branch.precision == Precision::Fp32 { 1.0 } else { about(&mut rng, 3.0) };
             let sample = sample * faster;
             let layer = 1.0 / (3.0 * layers as f64);
             let second = sample * layer * about(&mut rng, 1.3);
             let seconds = [overhead * sample, sample, second, overhead * second];
-            let truth = Truth { memory, seconds, optimizer: sample * about(&mut rng, 3.0), supported: rng.random_bool(0.9) };
+            let truth =
+                Truth { memory, seconds, optimizer: sample * about(&mut rng, 3.0), supported: rng.random_bool(0.9) };
             (branch, truth)
         });
         let truths: Vec<(Branch, Truth)> = truths.collect();
@@ -166,7 +162,8 @@ impl Device {
     pub fn probe(&self, request: &Request, number: usize) -> Attempt {
         let knobs = &request.knobs;
         let mut rng = StdRng::seed_from_u64(self.seed ^ (number as u64) << 32);
-        let attempt = |outcome| Attempt { outcome, reason: outcome.to_string(), measurement: None, oom: None, wall_seconds: 1.0 };
+        let attempt =
+            |outcome| Attempt { outcome, reason: outcome.to_string(), measurement: None, oom: None, wall_seconds: 1.0 };
         if !self.truth(knobs).supported {
             return attempt(Outcome::Unsupported);
         }
@@ -176,13 +173,20 @@ impl Device {
         }
         let cap = self.problem.cap_bytes;
         if !self.fits(knobs) {
-            let oom = OomRecord { requested: Some(64 << 20), live: cap.map(|cap| cap - (32 << 20)), cap, text: String::new() };
+            let oom = OomRecord {
+                requested: Some(64 << 20),
+                live: cap.map(|cap| cap - (32 << 20)),
+                cap,
+                text: String::new(),
+            };
             return Attempt { oom: Some(oom), ..attempt(Outcome::Oom) };
         }
         let [m0, ..] = self.truth(knobs).memory;
-        let noisy = |rng: &mut StdRng, seconds: f64| seconds * (1.0 + self.noise * (rng.random_range(0.0..2.0) - 1.0) * 1.7);
+        let noisy =
+            |rng: &mut StdRng, seconds: f64| seconds * (1.0 + self.noise * (rng.random_range(0.0..2.0) - 1.0) * 1.7);
         let pass = self.pass(knobs, knobs.micro_batch);
-        let timed = ((request.effort.seconds / pass) as usize).clamp(request.effort.min_timed, request.effort.max_timed);
+        let timed =
+            ((request.effort.seconds / pass) as usize).clamp(request.effort.min_timed, request.effort.max_timed);
         let measurement = Measurement {
             peak_bytes: self.peak(knobs) as u64,
             weight_bytes: (m0 / 4.0) as u64,
@@ -270,8 +274,16 @@ impl std::fmt::Display for Summary {
         write!(
             f,
             "{} studies, {} found: {:.1} probes (most {}), {:.0} s; speed/best: worst {:.3}, 1 % {:.3}, 5 % {:.3}, median {:.3}; {:.1} % >= 0.97",
-            self.studies, self.found, self.probes as f64 / found as f64, self.most_probes,
-            self.probe_seconds / found as f64, at(0.0), at(0.01), at(0.05), at(0.5), 100.0 * good as f64 / found as f64
+            self.studies,
+            self.found,
+            self.probes as f64 / found as f64,
+            self.most_probes,
+            self.probe_seconds / found as f64,
+            at(0.0),
+            at(0.01),
+            at(0.05),
+            at(0.5),
+            100.0 * good as f64 / found as f64
         )
     }
 }

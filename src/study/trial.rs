@@ -25,14 +25,8 @@ pub enum Purpose {
 
 impl Purpose {
     /// Every purpose.
-    pub const ALL: [Purpose; 6] = [
-        Purpose::Pilot,
-        Purpose::Explore,
-        Purpose::Settle,
-        Purpose::Neighbour,
-        Purpose::Certify,
-        Purpose::Prune,
-    ];
+    pub const ALL: [Purpose; 6] =
+        [Purpose::Pilot, Purpose::Explore, Purpose::Settle, Purpose::Neighbour, Purpose::Certify, Purpose::Prune];
 
     /// The word used in `trials.csv`.
     pub fn name(self) -> &'static str {
@@ -54,8 +48,12 @@ impl Purpose {
             Purpose::Pilot | Purpose::Explore | Purpose::Neighbour | Purpose::Prune => {
                 Effort { warmup: 1, min_timed: 2, max_timed: rows(64, 8), seconds: 2.0, evaluate: false }
             }
-            Purpose::Settle => Effort { warmup: 1, min_timed: 4, max_timed: rows(256, 24), seconds: 6.0, evaluate: false },
-            Purpose::Certify => Effort { warmup: 1, min_timed: 4, max_timed: rows(256, 32), seconds: 8.0, evaluate: true },
+            Purpose::Settle => {
+                Effort { warmup: 1, min_timed: 4, max_timed: rows(256, 24), seconds: 6.0, evaluate: false }
+            }
+            Purpose::Certify => {
+                Effort { warmup: 1, min_timed: 4, max_timed: rows(256, 32), seconds: 8.0, evaluate: true }
+            }
         }
     }
 }
