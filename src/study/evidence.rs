@@ -259,7 +259,7 @@ pub fn tied(score: &Score, leader: &Score) -> bool {
 }
 
 /// Whether a configuration is as fast as the leader whatever the noise.
-pub fn close(score: &Score, leader: &Score) -> bool {
+fn close(score: &Score, leader: &Score) -> bool {
     score.samples_per_second >= (1.0 - TIE) * leader.samples_per_second
 }
 

@@ -13,7 +13,7 @@
 use anyhow::Result;
 
 use super::answer::{Answer, Verdict};
-use super::evidence::{Evidence, Known, MAX_FAILURES, Standing, TIE, close};
+use super::evidence::{Evidence, Known, MAX_FAILURES, Standing, TIE};
 use super::problem::{Branch, Grid, Problem};
 use super::regression::{normal_cdf, normal_pdf};
 use super::row::Derived;
@@ -24,6 +24,8 @@ use crate::probe::protocol::Effort;
 
 /// Exploring ends when no trial promises more than this, relative and weighed with its probability to fit.
 const LEAST_GAIN: f64 = 0.006;
+/// A trial less likely to fit than this isn't explored, whatever it promises: long shots add up.
+const LEAST_CHANCE: f64 = 0.1;
 /// A pilot should fit: this probably, by the guess from the model's shape.
 const PILOT_FITS: f64 = 0.8;
 /// Pilots stay cheap: at most this many samples.
@@ -32,6 +34,8 @@ const PILOT_MICRO: usize = 8;
 const OPTIMISM: f64 = 2.0;
 /// A configuration less likely to fit than this is no reason to look at a branch.
 const HOPE: f64 = 0.02;
+/// A lead, one standard deviation of its noise added, that is small enough to give away for a safer configuration.
+const SETTLED: f64 = 0.04;
 /// Times that one configuration is measured again to settle a ranking, and all together.
 const SETTLES: usize = 2;
 const SETTLES_IN_ALL: usize = 4;
@@ -302,7 +306,7 @@ impl View<'_> {
             for knobs in self.open(branch) {
                 let Some((mean, sd)) = self.log_speed(&knobs) else { continue };
                 let (fits, gain) = (self.fits(&knobs), expected_gain(mean - target, sd));
-                if fits * gain < LEAST_GAIN {
+                if fits < LEAST_CHANCE || fits * gain < LEAST_GAIN {
                     continue;
                 }
                 let worth = fits * gain / (seconds(&knobs) / usual).sqrt();
@@ -334,7 +338,9 @@ impl View<'_> {
     /// The less certain of two leaders, again and longer, when only noise makes them equal.
     fn settle(&self, standing: &Standing) -> Option<Request> {
         let Standing { leader, pick } = standing;
-        if close(pick, leader) {
+        // What choosing the safer of the two may cost: the lead measured, and what noise may hide.
+        let lead = (leader.samples_per_second / pick.samples_per_second).ln();
+        if pick.knobs == leader.knobs || lead + leader.spread.hypot(pick.spread) <= SETTLED {
             return None;
         }
         let settles = |knobs: &Knobs| self.evidence.tally(knobs).map_or(0, |tally| tally.settles);
@@ -342,8 +348,7 @@ impl View<'_> {
         let mut pair = [leader, pick];
         pair.sort_by(|a, b| b.spread.total_cmp(&a.spread));
         let least_sure = pair.into_iter().find(|score| settles(&score.knobs) < SETTLES)?;
-        let lead = 100.0 * (leader.samples_per_second / pick.samples_per_second - 1.0);
-        let why = format!("again and longer: a lead of {lead:.1} % is within the noise");
+        let why = format!("again and longer: a lead of {:.1} % is within the noise", 100.0 * lead);
         (total < SETTLES_IN_ALL).then(|| Request::new(Purpose::Settle, least_sure.knobs, why))
     }
 
