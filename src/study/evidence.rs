@@ -210,16 +210,23 @@ impl Evidence {
         self.tallies.get(knobs).is_some_and(|tally| tally.failures >= MAX_FAILURES)
     }
 
+    /// Seconds of one optimizer step at the effective batch, from timings of its largest micro-batch: never run k passes
+    /// to learn what one teaches. `None` without usable timings.
+    pub fn step_seconds(&self, knobs: &Knobs, micro_seconds: &[f64]) -> Option<f64> {
+        let usable: Vec<f64> = usable(micro_seconds).collect();
+        let pass = robust_mean(&usable)?;
+        let (largest, smaller) = part_counts(self.effective, knobs.micro_batch);
+        let passes = pass * (largest as f64 + smaller as f64 * self.speed.smaller_part(knobs));
+        Some(passes + self.speed.optimizer(Branch::of(knobs)).map_or(0.0, |update| update.mean))
+    }
+
     /// Measured speed of a configuration that is known to fit and may be the answer.
     pub fn score(&self, knobs: &Knobs) -> Option<Score> {
         let tally = self.tallies.get(knobs)?;
         if tally.fits == 0 || self.given_up(knobs) || matches!(self.known(knobs), Known::Oom(_)) {
             return None;
         }
-        let pass = robust_mean(&tally.micro_seconds)?;
-        let (largest, smaller) = part_counts(self.effective, knobs.micro_batch);
-        let passes = pass * (largest as f64 + smaller as f64 * self.speed.smaller_part(knobs));
-        let step_seconds = passes + self.speed.optimizer(Branch::of(knobs)).map_or(0.0, |update| update.mean);
+        let step_seconds = self.step_seconds(knobs, &tally.micro_seconds)?;
         Some(Score {
             knobs: *knobs,
             step_seconds,
@@ -252,7 +259,7 @@ pub fn tied(score: &Score, leader: &Score) -> bool {
 }
 
 /// Whether a configuration is as fast as the leader whatever the noise.
-pub fn close(score: &Score, leader: &Score) -> bool {
+fn close(score: &Score, leader: &Score) -> bool {
     score.samples_per_second >= (1.0 - TIE) * leader.samples_per_second
 }
 

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Branch, Problem, SizeHint};
-use super::regression::{Observation, Point, Posterior, Prediction, Prior, normal_cdf};
+use super::regression::{Observation, Point, Posterior, Prediction, Prior, normal_cdf, normal_pdf};
 use crate::plan::{Knobs, OptimizerKind, Precision};
 
 /// Beliefs about M0, A0, A1, A2 relative to [`SizeHint`]'s guess. Optimizers share all but M0; precisions less.
@@ -19,9 +19,6 @@ const PRIOR: Prior<4> =
 const PEAK_NOISE: f64 = 0.003;
 /// How far M0 may lie from the sum of weights, gradients and optimizer state: temporaries, copies in half precision.
 const STATIC_NOISE: f64 = 0.08;
-/// A configuration that ran out of memory is taken to need this much more than the most that is known to be too
-/// little, give or take as much again.
-const OOM_EXCESS: f64 = 0.03;
 
 /// Bytes of the fixed part of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -137,30 +134,19 @@ impl MemoryModel {
         for (knobs, peak) in &evidence.peaks {
             observations.push(Observation { point: point(&size, knobs), value: *peak, noise: PEAK_NOISE * peak });
         }
-        let known =
-            |bound: &Option<f64>| problem.cap_bytes.map(|cap| cap as f64).into_iter().chain(*bound).reduce(f64::max);
         let cap = problem.cap_bytes.map(|cap| cap as f64).or_else(|| {
             // Without a cap of ours the device refused: the least that it refused is the best guess at what it has.
             evidence.refused.iter().filter_map(|(_, bound)| *bound).reduce(f64::min)
         });
-        // A refusal bounds the peak from below. Where the model doubts it, it is told; where it agrees, nothing is learned.
-        let mut told = vec![false; evidence.refused.len()];
         let mut posterior = Posterior::fit(PRIOR, observations.clone());
-        for _round in 0..4 {
-            let before = observations.len();
-            for (told, (knobs, bound)) in told.iter_mut().zip(&evidence.refused) {
-                let Some(least) = known(bound) else { continue };
-                let there = point(&size, knobs);
-                if !*told && posterior.predict(&there).mean < least * (1.0 + 0.5 * OOM_EXCESS) {
-                    *told = true;
-                    let (value, noise) = (least * (1.0 + OOM_EXCESS), least * OOM_EXCESS);
-                    observations.push(Observation { point: there, value, noise });
-                }
+        for (knobs, bound) in &evidence.refused {
+            let bounds = problem.cap_bytes.map(|cap| cap as f64).into_iter().chain(*bound);
+            let Some(least) = bounds.reduce(f64::max) else { continue };
+            let there = point(&size, knobs);
+            if let Some(observation) = above(posterior.predict(&there), there, least) {
+                observations.push(observation);
+                posterior = Posterior::fit(PRIOR, observations.clone());
             }
-            if observations.len() == before {
-                break;
-            }
-            posterior = Posterior::fit(PRIOR, observations.clone());
         }
         MemoryModel { size, cap, posterior }
     }
@@ -188,6 +174,26 @@ impl MemoryModel {
         };
         MemoryCoefficients { m0: alone(0), a0: alone(1), a1: alone(2), a2: alone(3) }
     }
+}
+
+/// What an OOM teaches: the peak lies above `least`. The truncated normal distribution is replaced by the observation
+/// that would have led to its mean and variance (assumed-density filtering; Minka 2001, section 3.2). `None` where the
+/// model knew already.
+fn above(before: Prediction, point: Point<4>, least: f64) -> Option<Observation<4>> {
+    let sd = before.sd.max(PEAK_NOISE * before.mean);
+    let z = (least - before.mean) / sd;
+    let beyond = normal_cdf(-z);
+    // The ratio of two numbers that vanish together, by its asymptote.
+    let hazard = if beyond > 1e-6 { normal_pdf(z) / beyond } else { z + 1.0 / z };
+    let shrink = (hazard * (hazard - z)).clamp(0.0, 0.99);
+    if shrink < 0.02 {
+        return None;
+    }
+    let precision = shrink / ((1.0 - shrink) * sd * sd);
+    // after / variance(after) = before / variance(before) + value · precision, solved for the value.
+    let after = before.mean + sd * hazard;
+    let value = (after / ((1.0 - shrink) * sd * sd) - before.mean / (sd * sd)) / precision;
+    Some(Observation { point, value, noise: precision.sqrt().recip() })
 }
 
 /// Features of a configuration.

@@ -9,10 +9,16 @@
 //! * [`driver`]: ask → probe → record → tell, until done, out of time or interrupted.
 
 pub mod answer;
+pub mod best;
+pub mod driver;
 pub mod evidence;
+pub mod files;
+pub mod identity;
+pub mod journal;
 pub mod memory_model;
 pub mod problem;
 pub mod regression;
+pub mod row;
 pub mod sampler;
 pub mod search_space;
 pub mod shortfall;

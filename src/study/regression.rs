@@ -92,6 +92,8 @@ pub struct Posterior<const N: usize> {
     factor: Vec<Vec<f64>>,
     /// Covariance⁻¹ · (observed − expected).
     weights: Vec<f64>,
+    /// ln p(observations), up to a constant that depends on their number only.
+    log_likelihood: f64,
 }
 
 impl<const N: usize> Posterior<N> {
@@ -117,8 +119,18 @@ impl<const N: usize> Posterior<N> {
             factor.push(row);
         }
         let residuals = observations.iter().map(|o| o.value - expected(&o.point)).collect();
-        let weights = backward(&factor, forward(&factor, residuals));
-        Posterior { prior, points: observations.into_iter().map(|o| o.point).collect(), factor, weights }
+        let whitened = forward(&factor, residuals);
+        let misfit: f64 = whitened.iter().map(|v| v * v).sum();
+        let volume: f64 = factor.iter().filter_map(|row| row.last()).map(|root| root.ln()).sum();
+        let weights = backward(&factor, whitened);
+        let points = observations.into_iter().map(|o| o.point).collect();
+        Posterior { prior, points, factor, weights, log_likelihood: -0.5 * misfit - volume }
+    }
+
+    /// ln p(observations), up to a constant that depends on their number only: tells which of several priors they
+    /// speak for.
+    pub fn log_likelihood(&self) -> f64 {
+        self.log_likelihood
     }
 
     /// The value at a point, noise apart.

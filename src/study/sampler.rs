@@ -13,15 +13,19 @@
 use anyhow::Result;
 
 use super::answer::{Answer, Verdict};
-use super::evidence::{Evidence, Known, MAX_FAILURES, Standing, TIE, close};
+use super::evidence::{Evidence, Known, MAX_FAILURES, Standing, TIE};
 use super::problem::{Branch, Grid, Problem};
 use super::regression::{normal_cdf, normal_pdf};
+use super::row::Derived;
 use super::shortfall::Shortfall;
 use super::trial::{Purpose, Request, Trial};
 use crate::plan::{Knobs, Outcome};
+use crate::probe::protocol::Effort;
 
 /// Exploring ends when no trial promises more than this, relative and weighed with its probability to fit.
 const LEAST_GAIN: f64 = 0.006;
+/// A trial less likely to fit than this isn't explored, whatever it promises: long shots add up.
+const LEAST_CHANCE: f64 = 0.1;
 /// A pilot should fit: this probably, by the guess from the model's shape.
 const PILOT_FITS: f64 = 0.8;
 /// Pilots stay cheap: at most this many samples.
@@ -30,6 +34,8 @@ const PILOT_MICRO: usize = 8;
 const OPTIMISM: f64 = 2.0;
 /// A configuration less likely to fit than this is no reason to look at a branch.
 const HOPE: f64 = 0.02;
+/// A lead, one standard deviation of its noise added, that is small enough to give away for a safer configuration.
+const SETTLED: f64 = 0.04;
 /// Times that one configuration is measured again to settle a ranking, and all together.
 const SETTLES: usize = 2;
 const SETTLES_IN_ALL: usize = 4;
@@ -113,6 +119,24 @@ impl Sampler {
     pub fn best(&self, trials: &[Trial]) -> Option<Answer> {
         let view = self.view(trials);
         view.best_certified().or_else(|| view.answer(view.evidence.standing()?.pick.knobs))
+    }
+
+    /// What follows from one of the trials: passes, and speed of an effective batch where it was timed.
+    pub fn derive(&self, trials: &[Trial], trial: &Trial) -> Derived {
+        let effective = self.problem.effective_batch;
+        let measured = trial.attempt.measurement.as_ref();
+        let step_seconds =
+            measured.and_then(|measured| self.evidence(trials).step_seconds(&trial.knobs, &measured.micro_seconds));
+        Derived {
+            accumulation: trial.knobs.accumulation(effective),
+            step_seconds,
+            samples_per_second: step_seconds.map(|seconds| effective as f64 / seconds),
+        }
+    }
+
+    /// Seconds that a probe will take, by the model; `None` while nothing was timed.
+    pub fn expected_seconds(&self, trials: &[Trial], request: &Request) -> Option<f64> {
+        self.view(trials).probe_seconds(&request.knobs, &request.effort)
     }
 
     /// The certification of the best so far, for when time is nearly up. `None` if it is certified or there is none.
@@ -273,13 +297,8 @@ impl View<'_> {
 
     /// The trial with the greatest expected gain for its cost, if one promises enough.
     fn explore(&self, standing: &Standing) -> Option<Request> {
-        let seconds = |knobs: &Knobs| {
-            let effort = Purpose::Explore.effort(knobs.micro_batch);
-            // Two optimizer steps for the memory, then what is timed.
-            let passes = (2 + effort.warmup + effort.min_timed) as f64;
-            let pass = self.evidence.speed.micro(knobs).map_or(0.0, |pass| pass.mean);
-            self.evidence.setup_seconds + effort.seconds + passes * pass
-        };
+        let seconds =
+            |knobs: &Knobs| self.probe_seconds(knobs, &Purpose::Explore.effort(knobs.micro_batch)).unwrap_or(1.0);
         let usual = seconds(&standing.leader.knobs);
         let mut best: Option<(f64, Request)> = None;
         for &branch in self.grid.branches.iter().filter(|&&branch| self.alive(branch) && self.may_explore(branch)) {
@@ -287,7 +306,7 @@ impl View<'_> {
             for knobs in self.open(branch) {
                 let Some((mean, sd)) = self.log_speed(&knobs) else { continue };
                 let (fits, gain) = (self.fits(&knobs), expected_gain(mean - target, sd));
-                if fits * gain < LEAST_GAIN {
+                if fits < LEAST_CHANCE || fits * gain < LEAST_GAIN {
                     continue;
                 }
                 let worth = fits * gain / (seconds(&knobs) / usual).sqrt();
@@ -301,6 +320,14 @@ impl View<'_> {
         best.map(|(_, request)| request)
     }
 
+    /// Seconds of a probe: loading, two optimizer steps for the memory, then what is timed.
+    fn probe_seconds(&self, knobs: &Knobs, effort: &Effort) -> Option<f64> {
+        let pass = self.evidence.speed.micro(knobs)?.mean;
+        let timed =
+            (effort.seconds / pass).clamp(effort.min_timed as f64, effort.max_timed.max(effort.min_timed) as f64);
+        Some(self.evidence.setup_seconds + ((2 + effort.warmup) as f64 + timed) * pass)
+    }
+
     /// Exploring a branch costs at most a number of probes that grows with the logarithm of its size.
     fn may_explore(&self, branch: Branch) -> bool {
         let explored =
@@ -311,7 +338,9 @@ impl View<'_> {
     /// The less certain of two leaders, again and longer, when only noise makes them equal.
     fn settle(&self, standing: &Standing) -> Option<Request> {
         let Standing { leader, pick } = standing;
-        if close(pick, leader) {
+        // What choosing the safer of the two may cost: the lead measured, and what noise may hide.
+        let lead = (leader.samples_per_second / pick.samples_per_second).ln();
+        if pick.knobs == leader.knobs || lead + leader.spread.hypot(pick.spread) <= SETTLED {
             return None;
         }
         let settles = |knobs: &Knobs| self.evidence.tally(knobs).map_or(0, |tally| tally.settles);
@@ -319,8 +348,7 @@ impl View<'_> {
         let mut pair = [leader, pick];
         pair.sort_by(|a, b| b.spread.total_cmp(&a.spread));
         let least_sure = pair.into_iter().find(|score| settles(&score.knobs) < SETTLES)?;
-        let lead = 100.0 * (leader.samples_per_second / pick.samples_per_second - 1.0);
-        let why = format!("again and longer: a lead of {lead:.1} % is within the noise");
+        let why = format!("again and longer: a lead of {:.1} % is within the noise", 100.0 * lead);
         (total < SETTLES_IN_ALL).then(|| Request::new(Purpose::Settle, least_sure.knobs, why))
     }
 

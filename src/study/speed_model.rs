@@ -12,10 +12,11 @@ use crate::plan::Knobs;
 
 /// Beliefs about t0, t1, t2, u0 relative to the guess. Optimizers share the passes; precisions share proportions only.
 const PRIOR: Prior<4> =
-    Prior { sd: [3.0, 0.6, 0.4, 1.0], likeness: [0.6, 0.99, 0.9, 0.8], bump: 0.02, reach: [1.2, 0.5] };
+    Prior { sd: [0.8, 0.4, 0.4, 0.5], likeness: [0.6, 0.99, 0.9, 0.8], bump: 0.02, reach: [1.2, 0.5] };
 
-/// Guess for t0 in units of the time of one sample.
-const OVERHEAD: f64 = 0.5;
+/// Hypotheses about t0 in units of the time of one sample: from a CPU, busy with the first sample already, to an
+/// accelerator that waits for its kernels to be launched. All are kept, weighed by how well they explain the timings.
+const OVERHEADS: [f64; 5] = [0.05, 0.4, 2.0, 8.0, 32.0];
 /// Standard deviation of ln(scale) of a branch that is as unlike any measured one as can be.
 const SCALE_SPREAD: f64 = 0.7;
 /// How far an optimizer step that was never measured may lie from its guess, relative.
@@ -37,9 +38,18 @@ pub struct SpeedEvidence {
 pub struct SpeedModel {
     size: SizeHint,
     effective: usize,
+    optimizer: Vec<(Branch, f64)>,
+    hypotheses: Vec<Hypothesis>,
+}
+
+/// What the timings say if the overhead is this.
+#[derive(Clone, Debug)]
+struct Hypothesis {
+    overhead: f64,
+    /// Probability of the hypothesis, given the timings.
+    weight: f64,
     /// Measured branches with seconds of one sample.
     scales: Vec<(Branch, f64)>,
-    optimizer: Vec<(Branch, f64)>,
     posterior: Posterior<4>,
 }
 
@@ -62,39 +72,30 @@ impl SpeedModel {
     /// Learns from what was timed.
     pub fn fit(problem: &Problem, evidence: &SpeedEvidence) -> Self {
         let size = problem.size;
-        let mut branches: Vec<Branch> = evidence.micro.iter().map(|(knobs, ..)| Branch::of(knobs)).collect();
-        branches.sort_unstable();
-        branches.dedup();
-        let scale = |branch: Branch| {
-            let own = evidence.micro.iter().filter(|(knobs, ..)| Branch::of(knobs) == branch);
-            let logs: Vec<f64> = own.map(|(knobs, s, _)| (s / expected(&point(&size, knobs, 1.0))).ln()).collect();
-            (logs.iter().sum::<f64>() / logs.len() as f64).exp()
-        };
-        let scales: Vec<(Branch, f64)> = branches.into_iter().map(|branch| (branch, scale(branch))).collect();
-        let observations = evidence.micro.iter().map(|(knobs, seconds, relative)| {
-            let own = scales.iter().find(|(branch, _)| *branch == Branch::of(knobs)).map_or(1.0, |(_, scale)| *scale);
-            Observation { point: point(&size, knobs, own), value: *seconds, noise: relative * seconds }
-        });
-        let posterior = Posterior::fit(PRIOR, observations.collect());
+        let mut hypotheses = OVERHEADS.map(|overhead| Hypothesis::fit(&size, evidence, overhead)).to_vec();
+        let most = hypotheses.iter().map(|h| h.posterior.log_likelihood()).fold(f64::NEG_INFINITY, f64::max);
+        for hypothesis in &mut hypotheses {
+            hypothesis.weight = (hypothesis.posterior.log_likelihood() - most).exp();
+        }
+        let total: f64 = hypotheses.iter().map(|h| h.weight).sum();
+        hypotheses.iter_mut().for_each(|h| h.weight /= total);
         let optimizer = evidence.optimizer.clone();
-        SpeedModel { size, effective: problem.effective_batch, scales, optimizer, posterior }
+        SpeedModel { size, effective: problem.effective_batch, optimizer, hypotheses }
     }
 
-    /// Seconds of one sample in a branch, and the spread of its logarithm; `None` while nothing was timed.
-    fn scale(&self, branch: Branch) -> Option<(f64, f64)> {
-        let like = |other: Branch| PRIOR.likeness(branch, other);
-        let &(nearest, scale) = self.scales.iter().max_by(|a, b| like(a.0).total_cmp(&like(b.0)))?;
-        Some((scale, SCALE_SPREAD * (1.0 - like(nearest).powi(2)).sqrt()))
+    /// Mean and standard deviation over all hypotheses; `None` while nothing was timed at all.
+    fn mixture(&self, predict: impl Fn(&Hypothesis) -> Option<Prediction>) -> Option<Prediction> {
+        let parts: Option<Vec<(f64, Prediction)>> =
+            self.hypotheses.iter().map(|h| Some((h.weight, predict(h)?))).collect();
+        let parts = parts?;
+        let mean: f64 = parts.iter().map(|(weight, p)| weight * p.mean).sum();
+        let variance: f64 = parts.iter().map(|(weight, p)| weight * (p.sd.powi(2) + (p.mean - mean).powi(2))).sum();
+        Some(Prediction { mean, sd: variance.sqrt() })
     }
 
     /// Expected seconds of one micro-batch of `micro` samples; `None` while nothing was timed at all.
     pub fn micro(&self, knobs: &Knobs) -> Option<Prediction> {
-        let (scale, spread) = self.scale(Branch::of(knobs))?;
-        let there = point(&self.size, knobs, scale);
-        let Prediction { mean, sd } = self.posterior.predict(&there);
-        // Straight lines may cross zero far from where they were measured; time doesn't.
-        let mean = mean.max(0.1 * expected(&there));
-        Some(Prediction { mean, sd: sd.hypot(spread * mean) })
+        self.mixture(|hypothesis| hypothesis.micro(&self.size, knobs))
     }
 
     /// Expected seconds of one optimizer step; `None` while nothing was timed at all.
@@ -106,7 +107,10 @@ impl SpeedModel {
         let like = |other: Branch| PRIOR.likeness(branch, other);
         let mean = match self.optimizer.iter().max_by(|a, b| like(a.0).total_cmp(&like(b.0))) {
             Some((other, seconds)) => seconds * trained(branch) / trained(*other),
-            None => self.scale(branch)?.0 * OPTIMIZER_SHARE * trained(branch) / self.size.parameters as f64,
+            None => {
+                let sample = self.mixture(|h| Some(Prediction { mean: h.scale(branch)?.0, sd: 0.0 }))?.mean;
+                sample * OPTIMIZER_SHARE * trained(branch) / self.size.parameters as f64
+            }
         };
         Some(Prediction { mean, sd: OPTIMIZER_SPREAD * mean })
     }
@@ -135,32 +139,74 @@ impl SpeedModel {
 
     /// The expected coefficients of a branch; `None` while nothing was timed at all.
     pub fn coefficients(&self, branch: Branch) -> Option<SpeedCoefficients> {
-        let guess = guess(&self.size, branch, self.scale(branch)?.0);
         let alone = |j: usize| {
-            let mut features = [0.0; 4];
-            features[j] = guess[j];
-            self.posterior.predict(&Point { branch, features, place: None }).mean.max(0.0)
+            let part = self.mixture(|hypothesis| {
+                let mut features = [0.0; 4];
+                features[j] = hypothesis.guess(&self.size, branch, hypothesis.scale(branch)?.0)[j];
+                Some(hypothesis.posterior.predict(&Point { branch, features, place: None }))
+            });
+            part.map_or(0.0, |part| part.mean.max(0.0))
         };
         let optimizer = self.optimizer(branch)?.mean;
         Some(SpeedCoefficients { t0: alone(0), t1: alone(1), t2: alone(2), u0: alone(3), optimizer })
     }
 }
 
-/// Guesses for t0, t1, t2, u0 where one sample takes `scale` seconds.
-fn guess(size: &SizeHint, branch: Branch, scale: f64) -> [f64; 4] {
-    let layer = 1.0 / (3.0 * size.layers as f64);
-    // Forward is a third of the work; backward of frozen layers isn't done at all.
-    let frozen = branch.frozen_layers.unwrap_or(0) as f64 * 2.0 * layer;
-    let adapters = if branch.lora_rank.is_some() { 0.8 } else { 1.0 };
-    let sample = scale * (1.0 - frozen) * adapters;
-    [OVERHEAD * sample, sample, sample * layer, OVERHEAD * sample * layer]
-}
+impl Hypothesis {
+    fn fit(size: &SizeHint, evidence: &SpeedEvidence, overhead: f64) -> Hypothesis {
+        let blank = Posterior::fit(PRIOR, Vec::new());
+        let mut hypothesis = Hypothesis { overhead, weight: 1.0, scales: Vec::new(), posterior: blank };
+        let mut branches: Vec<Branch> = evidence.micro.iter().map(|(knobs, ..)| Branch::of(knobs)).collect();
+        branches.sort_unstable();
+        branches.dedup();
+        for branch in branches {
+            let own = evidence.micro.iter().filter(|(knobs, ..)| Branch::of(knobs) == branch);
+            let unit = |knobs: &Knobs| expected(&hypothesis.point(size, knobs, 1.0));
+            let logs: Vec<f64> = own.map(|(knobs, seconds, _)| (seconds / unit(knobs)).ln()).collect();
+            let scale = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+            hypothesis.scales.push((branch, scale));
+        }
+        let observations = evidence.micro.iter().filter_map(|(knobs, seconds, relative)| {
+            let (scale, _) = hypothesis.scale(Branch::of(knobs))?;
+            let point = hypothesis.point(size, knobs, scale);
+            Some(Observation { point, value: *seconds, noise: relative * seconds })
+        });
+        hypothesis.posterior = Posterior::fit(PRIOR, observations.collect());
+        hypothesis
+    }
 
-/// Features of a configuration.
-fn point(size: &SizeHint, knobs: &Knobs, scale: f64) -> Point<4> {
-    let branch = Branch::of(knobs);
-    let [t0, t1, t2, u0] = guess(size, branch, scale);
-    let (micro, r) = (knobs.micro_batch as f64, knobs.checkpoint_layers as f64);
-    let place = Some([micro.ln(), r / size.layers as f64]);
-    Point { branch, features: [t0, micro * t1, micro * r * t2, r * u0], place }
+    /// Seconds of one sample in a branch, and the spread of its logarithm; `None` while nothing was timed.
+    fn scale(&self, branch: Branch) -> Option<(f64, f64)> {
+        let like = |other: Branch| PRIOR.likeness(branch, other);
+        let &(nearest, scale) = self.scales.iter().max_by(|a, b| like(a.0).total_cmp(&like(b.0)))?;
+        Some((scale, SCALE_SPREAD * (1.0 - like(nearest).powi(2)).sqrt()))
+    }
+
+    fn micro(&self, size: &SizeHint, knobs: &Knobs) -> Option<Prediction> {
+        let (scale, spread) = self.scale(Branch::of(knobs))?;
+        let there = self.point(size, knobs, scale);
+        let Prediction { mean, sd } = self.posterior.predict(&there);
+        // Straight lines may cross zero far from where they were measured; time doesn't.
+        let mean = mean.max(0.1 * expected(&there));
+        Some(Prediction { mean, sd: sd.hypot(spread * mean) })
+    }
+
+    /// Guesses for t0, t1, t2, u0 where one sample takes `scale` seconds.
+    fn guess(&self, size: &SizeHint, branch: Branch, scale: f64) -> [f64; 4] {
+        let layer = 1.0 / (3.0 * size.layers as f64);
+        // Forward is a third of the work; backward of frozen layers isn't done at all.
+        let frozen = branch.frozen_layers.unwrap_or(0) as f64 * 2.0 * layer;
+        let adapters = if branch.lora_rank.is_some() { 0.8 } else { 1.0 };
+        let sample = scale * (1.0 - frozen) * adapters;
+        [self.overhead * sample, sample, sample * layer, self.overhead * sample * layer]
+    }
+
+    /// Features of a configuration.
+    fn point(&self, size: &SizeHint, knobs: &Knobs, scale: f64) -> Point<4> {
+        let branch = Branch::of(knobs);
+        let [t0, t1, t2, u0] = self.guess(size, branch, scale);
+        let (micro, r) = (knobs.micro_batch as f64, knobs.checkpoint_layers as f64);
+        let place = Some([micro.ln(), r / size.layers as f64]);
+        Point { branch, features: [t0, micro * t1, micro * r * t2, r * u0], place }
+    }
 }

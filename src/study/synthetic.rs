@@ -5,7 +5,6 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::answer::Verdict;
-use super::evidence::{Evidence, Known};
 use super::problem::{Branch, Grid, Problem, SizeHint, part_counts};
 use super::sampler::{Ask, Sampler};
 use super::search_space::SearchSpace;
@@ -303,5 +302,74 @@ fn survey_of_many_devices() {
     ] {
         let summary = survey(kind, 0..200);
         println!("{name}: {summary}");
+    }
+}
+
+#[test]
+fn diag_trace() {
+    let Ok(seeds) = std::env::var("SEEDS") else { return };
+    let kind = match std::env::var("KIND").as_deref() {
+        Ok("overhead") => Kind { overhead: 100.0, ..PLAIN },
+        Ok("bumpy") => Kind { bump: 0.12, speed_bump: 0.06, ..PLAIN },
+        Ok("noisy") => Kind { noise: 0.08, ..PLAIN },
+        Ok("b512") => Kind { effective: 512, ..PLAIN },
+        Ok("b128") => Kind { effective: 128, ..PLAIN },
+        _ => PLAIN,
+    };
+    if seeds == "worst" {
+        for seed in 0..200 {
+            let device = Device::draw(seed, kind);
+            let (trials, verdict) = device.study();
+            if let (Verdict::Found(a), Some(best)) = (&verdict, device.fastest()) {
+                let r = device.speed(&a.knobs) / device.speed(&best);
+                if r < 0.97 || trials.len() > 14 {
+                    println!("seed {seed} regret {r:.3} trials {}", trials.len());
+                }
+            }
+        }
+        return;
+    }
+    for seed in seeds.split(',').map(|s| s.parse().unwrap()) {
+        let device = Device::draw(seed, kind);
+        let (trials, verdict) = device.study();
+        let best = device.fastest().unwrap();
+        println!(
+            "== seed {seed} L {} cap {} best {best} {:.3} peak {:.0}",
+            device.problem.size.layers,
+            device.problem.cap_bytes.unwrap() >> 20,
+            device.speed(&best),
+            device.peak(&best) / 1e6
+        );
+        println!("truth {:?}", device.truths);
+        let sampler = Sampler::new(device.problem.clone()).unwrap();
+        for (i, t) in trials.iter().enumerate() {
+            let why = match sampler.next(&trials[..i]) {
+                Ask::Probe(r) | Ask::Prune(r) => r.why,
+                _ => String::new(),
+            };
+            println!(
+                "{:2} {:9} {} {} | true speed {:.3} meas {:?} | {why}",
+                t.number,
+                t.purpose,
+                t.knobs,
+                t.attempt.outcome,
+                device.speed(&t.knobs),
+                sampler.evidence(&trials[..=i]).score(&t.knobs).map(|s| (s.samples_per_second, s.spread))
+            );
+            if i + 1 >= 2 {
+                let ev = sampler.evidence(&trials[..=i]);
+                println!(
+                    "      best: pfit {:.2} peak {:.0} ± {:.0} true {:.0}; step {:?} true {:.3} known {:?}",
+                    ev.memory.fits(&best),
+                    ev.memory.peak(&best).mean / 1e6,
+                    ev.memory.peak(&best).sd / 1e6,
+                    device.peak(&best) / 1e6,
+                    ev.speed.step(&best),
+                    device.problem.effective_batch as f64 / device.speed(&best),
+                    ev.known(&best)
+                );
+            }
+        }
+        println!("answer {:?}", verdict.answer().map(|a| (a.knobs.to_string(), device.speed(&a.knobs))));
     }
 }
