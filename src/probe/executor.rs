@@ -239,7 +239,8 @@ impl Executor for LocalProcess {
             return finish(bare(Ending::Interrupted, Instant::now()));
         }
         let (finished, reused) = self.attempt(job, deadline, on_message);
-        let doubtful = matches!(finished.attempt.outcome, Outcome::Oom | Outcome::Crash | Outcome::Garbage);
+        let doubtful =
+            matches!(finished.attempt.outcome, Outcome::Oom | Outcome::HostOom | Outcome::Crash | Outcome::Garbage);
         if reused && doubtful && !self.interrupt.load(SeqCst) {
             return self.attempt(job, deadline, on_message).0;
         }
