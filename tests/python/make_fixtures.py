@@ -50,7 +50,8 @@ MINILM_TEXTS = [
     "museum, and one patient old man, who had worked there for forty years, wanted only that the wheel should turn "
     "again. They talked until the lamps were lit. In the end they agreed to repair the roof first, to ask the town "
     "for its opinion in spring, and to let the old man oil the axle whenever he liked, which he has done every "
-    "Saturday since, whistling, in all kinds of weather.",
+    "Saturday since, whistling, in all kinds of weather. Last year the first flour in half a century came out of it, "
+    "grey and a little gritty; the baker made forty loaves, and by nine in the morning every one of them was sold.",
 ]
 
 
@@ -166,8 +167,10 @@ def reference(model, batch):
 
 
 def save(tensors, path):
-    versions = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
-    save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()}, path, metadata=versions)
+    # One key only: safetensors writes several in random order, and the file would change with every run.
+    made_with = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
+    tensors = {k: v.detach().contiguous().clone() for k, v in tensors.items()}
+    save_file(tensors, path, metadata={"made_with": made_with})
 
 
 def save_model(model, folder, **options):
@@ -175,14 +178,31 @@ def save_model(model, folder, **options):
     model.save_pretrained(folder, **options)
 
 
-def rounding(exact, got, skip=()):
+def is_key_bias(name):
+    """Softmax ignores what is added to all scores of a row, so the key's bias has no gradient, only rounding noise,
+    which AdamW scales up to whole steps. Nothing can be compared there after a step."""
+    return name.endswith(("key.bias", "k_lin.bias"))
+
+
+def rounding(exact, got):
     """Largest difference between the 32-bit and the 64-bit numbers, by kind: the floor below any tolerance."""
     worst = {}
+
+    def note(kind, a, b):
+        if a.numel():
+            worst[kind] = max(worst.get(kind, 0.0), (a.double() - b.double()).abs().max().item())
+
     for name, value in got.items():
-        if value.is_floating_point() and not any(s in name for s in skip):
-            kind = name.split(".")[0]
-            worst[kind] = max(worst.get(kind, 0.0), (value.double() - exact[name].double()).abs().max().item())
-    return {k: float(f"{v:.1e}") for k, v in worst.items()}
+        if not value.is_floating_point() or name == "lrs":
+            continue
+        kind, _, parameter = name.partition(".")
+        note(kind + (" of key biases" if is_key_bias(name) else ""), value, exact[name])
+        if kind == "after3" and not is_key_bias(name):
+            clear = got[f"grad.{parameter}"].abs() > 1e-3
+            still = got[f"grad.{parameter}"] == 0
+            note("after3 where |grad| > 1e-3", value[clear], exact[name][clear])
+            note("after3 where grad = 0", value[still], exact[name][still])
+    return worst
 
 
 def make_tiny(out, tokenizers):
@@ -196,19 +216,18 @@ def make_tiny(out, tokenizers):
         batch = make_batch(name, config, tokenizer.cls_token_id, tokenizer.sep_token_id, 10 + seed)
         got = reference(model, batch)
         save(got, out / name / "expected.safetensors")
-        exact = reference(build(cls, config, seed).double(), batch)
-        # softmax ignores what is added to all scores of a row, so the key's bias has no gradient, only rounding noise,
-        # which AdamW then scales up to whole steps.
-        key = ("key.bias", "k_lin.bias")
-        print(f"{name}: loss {got['loss']:.4f}, gradient norm {got['grad_norm']:.3f}, 32-bit error {rounding(exact, got, key)}")
-        noise = {k: v for k, v in got.items() if any(s in k for s in key)}
-        print(f"  key biases alone: {rounding(exact, noise)}")
+        print(f"{name}: loss {got['loss']:.4f}, gradient norm {got['grad_norm']:.3f}; 32 against 64 bits:")
+        for kind, error in rounding(reference(build(cls, config, seed).double(), batch), got).items():
+            print(f"  {error:.1e} {kind}")
 
 
 def make_variants(out):
     """tiny-bert as other people save it: each folder is config.json and weights."""
     source, home = out / "tiny-bert", out / "variants"
-    load = lambda **k: BertForSequenceClassification.from_pretrained(source, attn_implementation="eager", **k).eval()
+
+    def load(**options):
+        return BertForSequenceClassification.from_pretrained(source, attn_implementation="eager", **options).eval()
+
     tensors = load_file(source / "model.safetensors")
     bare = {n.removeprefix("bert."): t for n, t in tensors.items() if n.startswith("bert.")}
     positions = torch.arange(40).unsqueeze(0)
@@ -301,7 +320,7 @@ def make_minilm(out, folder):
 
 
 def check(fresh, committed):
-    """Compares two fixture folders: text exactly, tensors within 1e-5. Returns whether they agree."""
+    """Compares two fixture folders: text and weights exactly, results within 1e-4. Returns whether they agree."""
     agree = True
     for path in sorted(p for p in fresh.rglob("*") if p.is_file()):
         other = committed / path.relative_to(fresh)
@@ -309,13 +328,12 @@ def check(fresh, committed):
             line = "not committed"
         elif path.suffix == ".safetensors":
             a, b = load_file(path), load_file(other)
-            # after3 of the key's bias is rounding noise (see make_tiny).
-            names = [n for n in a if not (n.startswith("after3") and ("key.bias" in n or "k_lin.bias" in n))]
+            names = [n for n in a if not (n.startswith("after3") and is_key_bias(n))]
             if a.keys() != b.keys():
                 line = "other tensors"
             else:
                 worst = max((a[n].double() - b[n].double()).abs().max().item() for n in names)
-                line = f"differs by {worst:.1e}" if worst > 1e-5 else ""
+                line = f"differs by {worst:.1e}" if worst > (1e-4 if path.name.endswith("expected.safetensors") else 0) else ""
         else:
             line = "" if path.read_bytes() == other.read_bytes() else "differs"
         if line:
@@ -343,6 +361,7 @@ def main():
     parser.add_argument("--minilm", type=Path, help="folder of all-MiniLM-L6-v2; without it its two files are left alone")
     parser.add_argument("--check", action="store_true", help="write elsewhere and compare with what is committed")
     args = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     if not args.check:
