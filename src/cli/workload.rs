@@ -80,8 +80,7 @@ impl Workload {
         )?;
         let tokenizer = Tokenizer::from_folder(folder, self.max_length)?;
         tokenizer.check_vocab(files.config.vocab_size)?;
-        let columns =
-            Columns { text: data.text(), pair: data.text_pair_column.clone(), label: Some(data.label()) };
+        let columns = Columns { text: data.text(), pair: data.text_pair_column.clone(), label: Some(data.label()) };
         let kind = if data.regression { LabelKind::Number } else { LabelKind::Auto };
         let labels = LabelSource::Own { kind, model: &files.config.labels };
         let corpus = Corpus::read(path, &columns, labels, &tokenizer)?;

@@ -11,6 +11,7 @@
 //! How a step's rows are cut into micro-batches is [`crate::plan::cut`]'s business.
 
 pub mod batch;
+pub mod corpus;
 pub mod labels;
 pub mod lengths;
 pub mod order;

@@ -87,6 +87,21 @@ pub fn describe(selected: &Selected) -> String {
     }
 }
 
+/// Bytes that are free on a device, where it says so.
+pub fn free_bytes(selected: &Selected) -> Option<u64> {
+    match selected.name.as_str() {
+        "cpu" => available_memory(),
+        _ => None,
+    }
+}
+
+/// `MemAvailable` of Linux: what new work can use without swapping.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
 /// Precisions in which a device computes.
 pub fn precisions(selected: &Selected) -> Vec<Precision> {
     match selected.name.as_str() {

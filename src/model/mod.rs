@@ -23,6 +23,9 @@ use encoder::{Embeddings, EncoderLayer};
 use head::Head;
 use pass::{Inputs, Pass};
 
+/// Version of Burn, as Cargo.toml pins it.
+pub const BURN_VERSION: &str = "0.22.1";
+
 /// An encoder with a classification head: the parameters, in segments.
 #[derive(Module, Debug)]
 pub struct Classifier {

@@ -80,31 +80,31 @@ impl Probe<'_> {
         self.out.layers = self.learner.config.layers;
         self.out.weight_bytes = self.memory.live();
         say(format!("two optimizer steps at length {}", self.spec.shapes.longest));
-        self.worst_case();
+        self.worst_case()?;
         say("timing".into());
         match self.spec.shapes.typical.is_empty() {
-            true => self.time_longest(),
-            false => self.time_typical(),
+            true => self.time_longest()?,
+            false => self.time_typical()?,
         }
         if effort.evaluate {
             say("an evaluation batch".into());
-            self.evaluate();
+            self.evaluate()?;
         }
         self.out.peak_bytes = self.out.peak_bytes.max(self.memory.peak());
         self.verdict()
     }
 
     /// Two optimizer steps at the longest rows, the second with accumulation if the trial has any.
-    fn worst_case(&mut self) {
+    fn worst_case(&mut self) -> Result<()> {
         let rows = std::mem::take(&mut self.rows.longest);
         let before = self.memory.live();
-        self.micro(&rows);
+        self.micro(&rows)?;
         self.out.gradient_bytes = self.memory.live().saturating_sub(before);
         self.update();
         self.out.optimizer_bytes = self.memory.live().saturating_sub(before);
         let accumulates = self.spec.knobs.accumulation(self.spec.effective_batch) > 1;
         for _ in 0..if accumulates { 2 } else { 1 } {
-            let seconds = self.micro(&rows);
+            let seconds = self.micro(&rows)?;
             // Where every row is this long, these are already micro-batches worth timing: the first step warmed up.
             if self.spec.shapes.typical.is_empty() {
                 self.out.micro_seconds.push(seconds);
@@ -113,15 +113,16 @@ impl Probe<'_> {
         let seconds = self.update();
         self.out.optimizer_seconds.push(seconds);
         self.rows.longest = rows;
+        Ok(())
     }
 
     /// More of the same until the effort is spent.
-    fn time_longest(&mut self) {
+    fn time_longest(&mut self) -> Result<()> {
         let rows = std::mem::take(&mut self.rows.longest);
         let started = Instant::now();
         let mut extra = 0;
         while self.wants_more(started) {
-            let seconds = self.micro(&rows);
+            let seconds = self.micro(&rows)?;
             self.out.micro_seconds.push(seconds);
             extra += 1;
         }
@@ -130,13 +131,14 @@ impl Probe<'_> {
             self.out.optimizer_seconds.push(seconds);
         }
         self.rows.longest = rows;
+        Ok(())
     }
 
     /// Micro-batches cut from whole optimizer steps as a run would cut them.
     ///
     /// Few of them are timed, spread over all lengths; each stands for the time of its whole step in proportion to
     /// the arithmetic in it, and is reported as that time divided by the micro-batches of a step.
-    fn time_typical(&mut self) {
+    fn time_typical(&mut self) -> Result<()> {
         let effective = self.spec.effective_batch.min(self.rows.typical.len());
         let steps: Vec<Vec<Encoded>> = self.rows.typical.chunks(effective).map(<[_]>::to_vec).collect();
         let micro = self.spec.knobs.micro_batch;
@@ -150,7 +152,7 @@ impl Probe<'_> {
                 if !self.wants_more(started) {
                     break 'steps;
                 }
-                let seconds = self.micro(&part);
+                let seconds = self.micro(&part)?;
                 if warm < self.spec.effort.warmup {
                     warm += 1;
                 } else {
@@ -160,6 +162,7 @@ impl Probe<'_> {
         }
         let seconds = self.update();
         self.out.optimizer_seconds.push(seconds);
+        Ok(())
     }
 
     fn wants_more(&self, started: Instant) -> bool {
@@ -175,7 +178,7 @@ impl Probe<'_> {
         (rows.len() * length * (matrices + 2 * length)) as f64
     }
 
-    fn batch(&self, rows: &[Encoded]) -> MicroBatch {
+    fn batch(&self, rows: &[Encoded]) -> Result<MicroBatch> {
         let targets = match self.learner.config.num_labels() {
             1 => Targets::Values((0..rows.len()).map(|i| i as f32 / rows.len() as f32).collect()),
             labels => Targets::Classes((0..rows.len()).map(|i| i % labels).collect()),
@@ -185,12 +188,12 @@ impl Probe<'_> {
     }
 
     /// Forward and backward of one micro-batch; waits until the device is done.
-    fn micro(&mut self, rows: &[Encoded]) -> f64 {
-        let batch = self.batch(rows);
+    fn micro(&mut self, rows: &[Encoded]) -> Result<f64> {
+        let batch = self.batch(rows)?;
         let started = Instant::now();
         self.learner.accumulate(&batch, self.spec.effective_batch as f64);
         self.wait();
-        started.elapsed().as_secs_f64()
+        Ok(started.elapsed().as_secs_f64())
     }
 
     /// One optimizer step; waits until the device is done.
@@ -206,14 +209,15 @@ impl Probe<'_> {
         let _ = self.learner.device().sync();
     }
 
-    fn evaluate(&mut self) {
+    fn evaluate(&mut self) -> Result<()> {
         self.out.peak_bytes = self.memory.peak();
         self.memory.reset_peak();
-        let batch = self.batch(&self.rows.longest);
+        let batch = self.batch(&self.rows.longest)?;
         let model = self.learner.model();
         let logits = evaluate::logits(model, &self.learner.config, &batch.inputs, self.spec.knobs.precision);
         drop(logits.into_data());
         self.out.evaluation_peak_bytes = Some(self.memory.peak());
+        Ok(())
     }
 
     /// Reads back something that depends on every update: only then is it known that all work was done.
