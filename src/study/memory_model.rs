@@ -17,6 +17,8 @@ const PRIOR: Prior<4> =
 
 /// Noise of a measured peak, relative: allocators repeat themselves closely.
 const PEAK_NOISE: f64 = 0.003;
+/// How far a peak never measured may lie from any smooth curve, relative: allocators round up.
+const ROUNDING: f64 = 0.01;
 /// How far M0 may lie from the sum of weights, gradients and optimizer state: temporaries, copies in half precision.
 const STATIC_NOISE: f64 = 0.08;
 
@@ -161,7 +163,7 @@ impl MemoryModel {
     pub fn fits(&self, knobs: &Knobs) -> f64 {
         let Some(cap) = self.cap else { return 1.0 };
         let Prediction { mean, sd } = self.peak(knobs);
-        normal_cdf((cap - mean) / sd.max(PEAK_NOISE * mean))
+        normal_cdf((cap - mean) / sd.hypot(ROUNDING * mean))
     }
 
     /// The expected coefficients of a branch, none below zero.
@@ -180,7 +182,7 @@ impl MemoryModel {
 /// that would have led to its mean and variance (assumed-density filtering; Minka 2001, section 3.2). `None` where the
 /// model knew already.
 fn above(before: Prediction, point: Point<4>, least: f64) -> Option<Observation<4>> {
-    let sd = before.sd.max(PEAK_NOISE * before.mean);
+    let sd = before.sd.hypot(ROUNDING * before.mean);
     let z = (least - before.mean) / sd;
     let beyond = normal_cdf(-z);
     // The ratio of two numbers that vanish together, by its asymptote.

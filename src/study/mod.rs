@@ -27,4 +27,6 @@ pub mod suggest;
 pub mod trial;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod synthetic;

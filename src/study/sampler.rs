@@ -23,7 +23,7 @@ use crate::plan::{Knobs, Outcome};
 use crate::probe::protocol::Effort;
 
 /// Exploring ends when no trial promises more than this, relative and weighed with its probability to fit.
-const LEAST_GAIN: f64 = 0.006;
+const LEAST_GAIN: f64 = 0.003;
 /// A trial less likely to fit than this isn't explored, whatever it promises: long shots add up.
 const LEAST_CHANCE: f64 = 0.1;
 /// A pilot should fit: this probably, by the guess from the model's shape.
@@ -35,7 +35,7 @@ const OPTIMISM: f64 = 2.0;
 /// A configuration less likely to fit than this is no reason to look at a branch.
 const HOPE: f64 = 0.02;
 /// A lead, one standard deviation of its noise added, that is small enough to give away for a safer configuration.
-const SETTLED: f64 = 0.04;
+const SETTLED: f64 = 0.03;
 /// Times that one configuration is measured again to settle a ranking, and all together.
 const SETTLES: usize = 2;
 const SETTLES_IN_ALL: usize = 4;

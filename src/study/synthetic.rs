@@ -1,5 +1,5 @@
-//! A device that exists only as formulas, with bumps, noise, crashes and precisions it can't do; and the properties
-//! that the sampler must keep on any such device.
+//! A device that exists only as formulas, with bumps, noise, crashes and precisions it can't do; and what a
+//! look at every configuration would find on it.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -8,7 +8,7 @@ use super::answer::Verdict;
 use super::problem::{Branch, Grid, Problem, SizeHint, part_counts};
 use super::sampler::{Ask, Sampler};
 use super::search_space::SearchSpace;
-use super::trial::{Purpose, Request, Trial};
+use super::trial::{Request, Trial};
 use crate::plan::{Knobs, Outcome, Precision};
 use crate::probe::protocol::{Attempt, Measurement, OomRecord};
 
@@ -172,12 +172,11 @@ impl Device {
         }
         let cap = self.problem.cap_bytes;
         if !self.fits(knobs) {
-            let oom = OomRecord {
-                requested: Some(64 << 20),
-                live: cap.map(|cap| cap - (32 << 20)),
-                cap,
-                text: String::new(),
-            };
+            // Refused somewhere on the way to the peak.
+            let (peak, limit) = (self.peak(knobs) as u64, cap.unwrap_or(0));
+            let live = limit - (limit / 50).min(peak - limit);
+            let requested = limit - live + ((peak - limit) as f64 * rng.random_range(0.0..1.0)) as u64;
+            let oom = OomRecord { requested: Some(requested), live: Some(live), cap, text: String::new() };
             return Attempt { oom: Some(oom), ..attempt(Outcome::Oom) };
         }
         let [m0, ..] = self.truth(knobs).memory;
@@ -217,7 +216,7 @@ impl Device {
 }
 
 /// Asks once and appends the trial; the verdict when done.
-fn step(device: &Device, sampler: &Sampler, trials: &mut Vec<Trial>) -> Option<Verdict> {
+pub fn step(device: &Device, sampler: &Sampler, trials: &mut Vec<Trial>) -> Option<Verdict> {
     let number = trials.len() + 1;
     let (request, attempt) = match sampler.next(trials) {
         Ask::Done(verdict) => return Some(verdict),
@@ -233,143 +232,4 @@ fn step(device: &Device, sampler: &Sampler, trials: &mut Vec<Trial>) -> Option<V
     };
     trials.push(Trial { number, knobs: request.knobs, purpose: request.purpose, attempt, unix_seconds: 0 });
     None
-}
-
-/// What a run over many devices comes to.
-#[derive(Debug, Default)]
-struct Summary {
-    studies: usize,
-    found: usize,
-    probes: usize,
-    most_probes: usize,
-    probe_seconds: f64,
-    regret: Vec<f64>,
-}
-
-fn survey(kind: Kind, seeds: std::ops::Range<u64>) -> Summary {
-    let mut summary = Summary::default();
-    for seed in seeds {
-        let device = Device::draw(seed, kind);
-        let (trials, verdict) = device.study();
-        let probes = trials.iter().filter(|trial| trial.purpose != Purpose::Prune).count();
-        summary.studies += 1;
-        if let (Verdict::Found(answer), Some(best)) = (&verdict, device.fastest()) {
-            summary.found += 1;
-            summary.probes += probes;
-            summary.most_probes = summary.most_probes.max(probes);
-            summary.probe_seconds += trials.iter().map(|trial| trial.attempt.wall_seconds).sum::<f64>();
-            summary.regret.push(device.speed(&answer.knobs) / device.speed(&best));
-        }
-    }
-    summary.regret.sort_by(f64::total_cmp);
-    summary
-}
-
-impl std::fmt::Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let found = self.found.max(1);
-        let at = |share: f64| self.regret.get((share * self.regret.len() as f64) as usize).copied().unwrap_or(f64::NAN);
-        let good = self.regret.iter().filter(|regret| **regret >= 0.97).count();
-        write!(
-            f,
-            "{} studies, {} found: {:.1} probes (most {}), {:.0} s; speed/best: worst {:.3}, 1 % {:.3}, 5 % {:.3}, median {:.3}; {:.1} % >= 0.97",
-            self.studies,
-            self.found,
-            self.probes as f64 / found as f64,
-            self.most_probes,
-            self.probe_seconds / found as f64,
-            at(0.0),
-            at(0.01),
-            at(0.05),
-            at(0.5),
-            100.0 * good as f64 / found as f64
-        )
-    }
-}
-
-#[test]
-fn survey_of_many_devices() {
-    for (name, kind) in [
-        ("plain", PLAIN),
-        ("no overhead", Kind { overhead: 1.05, ..PLAIN }),
-        ("overhead", Kind { overhead: 100.0, ..PLAIN }),
-        ("bumpy", Kind { bump: 0.12, speed_bump: 0.06, ..PLAIN }),
-        ("noisy", Kind { noise: 0.08, ..PLAIN }),
-        ("failing", Kind { failure: 0.1, ..PLAIN }),
-        ("batch 8", Kind { effective: 8, ..PLAIN }),
-        ("batch 128", Kind { effective: 128, ..PLAIN }),
-        ("batch 512", Kind { effective: 512, ..PLAIN }),
-    ] {
-        let summary = survey(kind, 0..200);
-        println!("{name}: {summary}");
-    }
-}
-
-#[test]
-fn diag_trace() {
-    let Ok(seeds) = std::env::var("SEEDS") else { return };
-    let kind = match std::env::var("KIND").as_deref() {
-        Ok("overhead") => Kind { overhead: 100.0, ..PLAIN },
-        Ok("bumpy") => Kind { bump: 0.12, speed_bump: 0.06, ..PLAIN },
-        Ok("noisy") => Kind { noise: 0.08, ..PLAIN },
-        Ok("b512") => Kind { effective: 512, ..PLAIN },
-        Ok("b128") => Kind { effective: 128, ..PLAIN },
-        _ => PLAIN,
-    };
-    if seeds == "worst" {
-        for seed in 0..200 {
-            let device = Device::draw(seed, kind);
-            let (trials, verdict) = device.study();
-            if let (Verdict::Found(a), Some(best)) = (&verdict, device.fastest()) {
-                let r = device.speed(&a.knobs) / device.speed(&best);
-                if r < 0.97 || trials.len() > 14 {
-                    println!("seed {seed} regret {r:.3} trials {}", trials.len());
-                }
-            }
-        }
-        return;
-    }
-    for seed in seeds.split(',').map(|s| s.parse().unwrap()) {
-        let device = Device::draw(seed, kind);
-        let (trials, verdict) = device.study();
-        let best = device.fastest().unwrap();
-        println!(
-            "== seed {seed} L {} cap {} best {best} {:.3} peak {:.0}",
-            device.problem.size.layers,
-            device.problem.cap_bytes.unwrap() >> 20,
-            device.speed(&best),
-            device.peak(&best) / 1e6
-        );
-        println!("truth {:?}", device.truths);
-        let sampler = Sampler::new(device.problem.clone()).unwrap();
-        for (i, t) in trials.iter().enumerate() {
-            let why = match sampler.next(&trials[..i]) {
-                Ask::Probe(r) | Ask::Prune(r) => r.why,
-                _ => String::new(),
-            };
-            println!(
-                "{:2} {:9} {} {} | true speed {:.3} meas {:?} | {why}",
-                t.number,
-                t.purpose,
-                t.knobs,
-                t.attempt.outcome,
-                device.speed(&t.knobs),
-                sampler.evidence(&trials[..=i]).score(&t.knobs).map(|s| (s.samples_per_second, s.spread))
-            );
-            if i + 1 >= 2 {
-                let ev = sampler.evidence(&trials[..=i]);
-                println!(
-                    "      best: pfit {:.2} peak {:.0} ± {:.0} true {:.0}; step {:?} true {:.3} known {:?}",
-                    ev.memory.fits(&best),
-                    ev.memory.peak(&best).mean / 1e6,
-                    ev.memory.peak(&best).sd / 1e6,
-                    device.peak(&best) / 1e6,
-                    ev.speed.step(&best),
-                    device.problem.effective_batch as f64 / device.speed(&best),
-                    ev.known(&best)
-                );
-            }
-        }
-        println!("answer {:?}", verdict.answer().map(|a| (a.knobs.to_string(), device.speed(&a.knobs))));
-    }
 }
