@@ -76,7 +76,7 @@ pub fn run(
             return Ok(Verdict::Interrupted { best });
         }
         let (request, attempt) = match sampler.next(trials) {
-            Ask::Done(verdict) => return Ok(verdict),
+            Ask::Done(verdict) => return Ok(*verdict),
             Ask::Prune(request) => {
                 let attempt = pruned(&request);
                 (request, attempt)

@@ -16,6 +16,7 @@ pub mod files;
 pub mod identity;
 pub mod journal;
 pub mod memory_model;
+mod moves;
 pub mod problem;
 pub mod regression;
 pub mod row;
@@ -30,3 +31,5 @@ pub mod trial;
 mod properties;
 #[cfg(test)]
 mod synthetic;
+#[cfg(test)]
+mod whole_studies;

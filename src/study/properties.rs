@@ -1,26 +1,17 @@
-//! What the sampler and the driver must keep on any device, tried on many synthetic ones.
+//! What the sampler must keep on any device, tried on many synthetic ones.
 
-use std::cell::Cell;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use anyhow::Result;
 use proptest::prelude::*;
 
 use super::answer::{Neighbour, Verdict};
-use super::best::{Best, Data, Model, Setting};
-use super::driver::{self, Limits, Observer, Prober};
 use super::evidence::Known;
-use super::identity::Identity;
 use super::journal::Journal;
-use super::problem::Problem;
+use super::moves::exploration_limit;
+use super::problem::{Problem, SizeHint};
 use super::row::Derived;
-use super::sampler::{Ask, Sampler, exploration_limit};
-use super::synthetic::{Device, Kind, PLAIN, step};
-use super::trial::{Purpose, Request, Trial};
+use super::sampler::{Ask, Sampler};
+use super::synthetic::{Device, Kind, PLAIN, identity, step};
+use super::trial::{Purpose, Trial};
 use crate::plan::{Outcome, Precision};
-use crate::probe::protocol::{Attempt, ModelSource};
 
 /// Probes that a study without failures may take: for every branch a few pilots and what exploring allows, which grows
 /// with the logarithm of its size; then settling, certifying and neighbours.
@@ -36,6 +27,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
     let effective = prop::sample::select(vec![1, 2, 8, 24, 32, 33, 64, 100]);
     (effective, 0.0..0.12, 0.0..0.06, 0.0..0.05, 1.02..60.0f64).prop_map(
         |(effective, bump, speed_bump, noise, overhead)| Kind {
+            space: "default",
             effective,
             bump,
             speed_bump,
@@ -135,7 +127,7 @@ proptest! {
             }
             journal.append(trial.clone(), &Derived::default()).unwrap();
         }
-        prop_assert_eq!(sampler.next(&Journal::read(folder.path()).unwrap()), Ask::Done(verdict));
+        prop_assert_eq!(sampler.next(&Journal::read(folder.path()).unwrap()), Ask::Done(Box::new(verdict)));
     }
 }
 
@@ -221,13 +213,26 @@ fn the_cost_grows_far_slower_than_the_batch() {
 
 #[test]
 fn without_a_binding_cap_it_ends_soon() {
+    let (mut count, mut total) = (0, 0);
     for seed in 0..60 {
         let mut device = Device::draw(seed, Kind { overhead: 1.05, ..PLAIN });
         device.problem.cap_bytes = (seed % 2 == 0).then_some(1 << 40);
         let (trials, verdict) = device.study();
         let Verdict::Found(answer) = verdict else { continue };
-        assert_eq!(answer.knobs.checkpoint_layers, 0);
-        assert!(probes(&trials) <= 12, "device {seed}: {} probes", probes(&trials));
+        assert_eq!(answer.knobs.checkpoint_layers, 0, "device {seed}");
+        count += 1;
+        total += probes(&trials);
+    }
+    let mean = total as f64 / count as f64;
+    println!("nothing binds: {mean:.1} probes");
+    assert!(count >= 40 && mean <= 7.5, "{mean} probes");
+}
+
+#[test]
+fn larger_spaces_cost_a_probe_or_two_for_each_branch() {
+    for (space, branches) in [("fp32", 1), ("quick", 1), ("mixed", 3), ("memory", 8), ("adapters", 12)] {
+        let summary = survey(space, Kind { space, ..PLAIN });
+        assert!(summary.mean_probes() <= 5.0 + 2.0 * branches as f64 && summary.good() >= 0.9, "{space}");
     }
 }
 
@@ -247,175 +252,6 @@ fn a_precision_that_cannot_be_had_is_asked_for_once() {
     assert!(seen > 0);
 }
 
-fn identity() -> Identity {
-    Identity {
-        model: "synthetic".into(),
-        num_labels: 2,
-        longest: 128,
-        lengths_digest: String::new(),
-        max_length: 128,
-        effective_batch: 32,
-        device: "formulas".into(),
-        cap_bytes: None,
-        space_digest: String::new(),
-        seed: 0,
-        version: "0".into(),
-    }
-}
-
-/// Probes a synthetic device, counts seconds, and may interrupt.
-struct Bench<'a> {
-    device: &'a Device,
-    number: usize,
-    seconds: &'a Cell<f64>,
-    interrupt: Option<(usize, &'a AtomicBool)>,
-}
-
-impl Prober for Bench<'_> {
-    fn probe(&mut self, request: &Request) -> Result<Attempt> {
-        let attempt = self.device.probe(request, self.number);
-        self.number += 1;
-        if let Some((_, flag)) = self.interrupt.filter(|(number, _)| number + 1 == self.number) {
-            flag.store(true, Ordering::SeqCst);
-            let reason = "interrupted".to_string();
-            return Ok(Attempt { outcome: Outcome::Interrupted, reason, measurement: None, oom: None, ..attempt });
-        }
-        self.seconds.set(self.seconds.get() + attempt.wall_seconds);
-        Ok(attempt)
-    }
-}
-
-/// Keeps trial numbers for the bench, and every preliminary answer.
-#[derive(Default)]
-struct Notes {
-    told: usize,
-    best: Vec<bool>,
-}
-
-impl Observer for Notes {
-    fn told(&mut self, _trial: &Trial, _derived: &Derived) {
-        self.told += 1;
-    }
-
-    fn best(&mut self, answer: &super::answer::Answer) {
-        self.best.push(answer.certified);
-    }
-}
-
-fn run(device: &Device, folder: &Path, budget: Option<f64>, interrupt: Option<usize>) -> (Verdict, f64, Notes) {
-    let (seconds, flag) = (Cell::new(0.0), AtomicBool::new(false));
-    let mut journal = Journal::open(folder, &identity(), false).unwrap();
-    let mut notes = Notes::default();
-    // Noise depends on the number of the probe, so that a resumed study sees what an undisturbed one would.
-    let number = journal.trials().iter().filter(|t| t.attempt.outcome != Outcome::Interrupted).count();
-    let mut bench = Bench { device, number, seconds: &seconds, interrupt: interrupt.map(|number| (number, &flag)) };
-    let limits = Limits {
-        budget: budget.map(Duration::from_secs_f64),
-        interrupted: &flag,
-        elapsed: &|| Duration::from_secs_f64(seconds.get()),
-    };
-    let verdict = driver::run(device.problem.clone(), &mut journal, &mut bench, &mut notes, &limits).unwrap();
-    (verdict, seconds.get(), notes)
-}
-
-/// A device on which studies find something.
-fn good_device(from: u64) -> Device {
-    let draw = |seed| Device::draw(seed, Kind { noise: 0.0, ..PLAIN });
-    (from..).map(draw).find(|device| device.fastest().is_some() && device.study().0.len() > 7).unwrap()
-}
-
-#[test]
-fn the_driver_records_and_finds() {
-    let device = good_device(0);
-    let folder = tempfile::tempdir().unwrap();
-    let (verdict, seconds, notes) = run(&device, folder.path(), None, None);
-    let trials = Journal::read(folder.path()).unwrap();
-    let Verdict::Found(answer) = &verdict else { panic!("{verdict:?}") };
-    assert!(answer.certified && seconds > 0.0);
-    assert_eq!(notes.told, trials.len());
-    assert_eq!((notes.best.first(), notes.best.last()), (Some(&false), Some(&true)));
-    // A finished study that is started again ends at once with the same answer.
-    let (again, seconds, _) = run(&device, folder.path(), None, None);
-    assert_eq!((again, seconds), (verdict, 0.0));
-}
-
-#[test]
-fn interrupted_anywhere_it_keeps_the_best_and_goes_on() {
-    let device = good_device(100);
-    let folder = tempfile::tempdir().unwrap();
-    let (whole, ..) = run(&device, folder.path(), None, None);
-    let Some(whole) = whole.answer().cloned() else { panic!() };
-    for at in 0..4 {
-        let folder = tempfile::tempdir().unwrap();
-        let (verdict, ..) = run(&device, folder.path(), None, Some(at));
-        let Verdict::Interrupted { best } = verdict else { panic!("{verdict:?}") };
-        let fits = Journal::read(folder.path()).unwrap().iter().any(|t| t.attempt.outcome == Outcome::Fit);
-        assert_eq!(best.is_some(), fits);
-        let (resumed, ..) = run(&device, folder.path(), None, None);
-        assert_eq!(resumed.answer().unwrap().knobs, whole.knobs);
-    }
-}
-
-#[test]
-fn the_budget_is_kept_and_the_best_is_certified_in_time() {
-    let mut certified = 0;
-    for seed in 0..40 {
-        let device = good_device(seed);
-        let needed = device.study().0.iter().map(|trial| trial.attempt.wall_seconds).sum::<f64>();
-        let folder = tempfile::tempdir().unwrap();
-        let (verdict, seconds, _) = run(&device, folder.path(), Some(0.7 * needed), None);
-        // The last probe may take longer than the model expected, but not by much.
-        assert!(seconds <= 0.9 * needed + 5.0, "device {seed}: {seconds} of {needed} s");
-        assert!(!matches!(verdict, Verdict::Interrupted { .. }));
-        certified += usize::from(verdict.answer().is_some_and(|answer| answer.certified));
-        let (none, seconds, _) = run(&device, tempfile::tempdir().unwrap().path(), Some(0.0), None);
-        assert_eq!((none, seconds), (Verdict::OutOfTime { best: None }, 0.0));
-    }
-    assert!(certified >= 30, "{certified} of 40 certified");
-}
-
-#[test]
-fn the_answer_reads_back_and_errors_name_file_and_key() {
-    let device = good_device(0);
-    let (trials, verdict) = device.study();
-    let answer = verdict.answer().unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("best.toml");
-    for (source, data) in [
-        (ModelSource::Preset("distilbert".into()), None),
-        (
-            ModelSource::Folder("models/mine".into()),
-            Some(Data { file: "rows.csv".into(), columns: vec!["text".into(), "label".into()], longest: 99, rows: 7 }),
-        ),
-    ] {
-        let setting = Setting {
-            model: Model { source, num_labels: 3 },
-            data,
-            device: "cpu".into(),
-            seed: 42,
-            autofit: "0.1.0".into(),
-            framework: "none 1.0".into(),
-            unix_seconds: 1_735_689_599,
-        };
-        let best = Best::new(&device.problem, &trials, answer, setting);
-        best.write(&path).unwrap();
-        assert_eq!(Best::read(&path).unwrap(), best);
-        assert_eq!(best.config.knobs(), answer.knobs);
-        assert_eq!(best.study.created, "2024-12-31T23:59:59Z");
-    }
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, format!("{text}\n[later]\nkey = 1\n")).unwrap();
-    assert!(Best::read(&path).is_ok(), "a newer file can be read");
-    for (from, to, what) in
-        [("micro_batch", "mikro_batch", "micro_batch"), ("fp", "fq", "precision"), ("[config]", "[", "TOML")]
-    {
-        std::fs::write(&path, text.replacen(from, to, 1).replacen("bf16", "fq16", usize::from(from == "fp"))).unwrap();
-        let error = format!("{:#}", Best::read(&path).unwrap_err());
-        assert!(error.contains("best.toml") && error.contains(what), "{error}");
-    }
-    assert!(format!("{:#}", Best::read(Path::new("none/best.toml")).unwrap_err()).contains("none/best.toml"));
-}
-
 #[test]
 fn when_nothing_fits_it_says_what_would() {
     let device = Device::draw(3, PLAIN);
@@ -423,7 +259,7 @@ fn when_nothing_fits_it_says_what_would() {
     let cap = 0.9 * least.fold(f64::MAX, f64::min);
     let mut device = device;
     device.problem = Problem { cap_bytes: Some(cap as u64), ..device.problem.clone() };
-    let tiny = super::problem::SizeHint { parameters: 14_000_000, hidden: 312, layers: 4, ..device.problem.size };
+    let tiny = SizeHint { parameters: 14_000_000, hidden: 312, layers: 4, ..device.problem.size };
     device.problem.smaller = vec![("tinybert".into(), tiny)];
     let (trials, verdict) = device.study();
     let Verdict::NothingFits(shortfall) = verdict else { panic!("{verdict:?}") };
@@ -448,31 +284,4 @@ fn a_model_that_never_starts_is_no_shortfall() {
     let mut trials = Vec::new();
     assert!(step(&device, &Sampler::new(device.problem.clone()).unwrap(), &mut trials).is_none());
     assert_eq!(trials.len(), 1);
-}
-
-#[test]
-fn zz_trace() {
-    for seed in [13, 1, 2, 5] {
-        let mut device = Device::draw(seed, Kind { overhead: 1.05, ..PLAIN });
-        device.problem.cap_bytes = (seed % 2 == 0).then_some(1 << 40);
-        let (trials, verdict) = device.study();
-        let sampler = Sampler::new(device.problem.clone()).unwrap();
-        println!("== {seed} best {:?}", device.fastest());
-        for (i, t) in trials.iter().enumerate() {
-            let why = match sampler.next(&trials[..i]) {
-                Ask::Probe(r) | Ask::Prune(r) => r.why,
-                _ => String::new(),
-            };
-            println!(
-                "{:2} {:9} {} {} | true speed {:.3} meas {:?} | {why}",
-                t.number,
-                t.purpose,
-                t.knobs,
-                t.attempt.outcome,
-                device.speed(&t.knobs),
-                sampler.evidence(&trials[..=i]).score(&t.knobs).map(|s| (s.samples_per_second, s.spread))
-            );
-        }
-        println!("{:?}", verdict.answer().map(|a| a.knobs));
-    }
 }

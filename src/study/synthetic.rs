@@ -5,6 +5,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::answer::Verdict;
+use super::identity::Identity;
 use super::problem::{Branch, Grid, Problem, SizeHint, part_counts};
 use super::sampler::{Ask, Sampler};
 use super::search_space::SearchSpace;
@@ -65,9 +66,12 @@ pub struct Kind {
     pub failure: f64,
     /// Largest cost of a pass whatever its size, in units of the time of one sample.
     pub overhead: f64,
+    /// Name of the search space.
+    pub space: &'static str,
 }
 
-pub const PLAIN: Kind = Kind { effective: 32, bump: 0.04, speed_bump: 0.01, noise: 0.02, failure: 0.0, overhead: 20.0 };
+pub const PLAIN: Kind =
+    Kind { space: "default", effective: 32, bump: 0.04, speed_bump: 0.01, noise: 0.02, failure: 0.0, overhead: 20.0 };
 
 impl Device {
     /// A device drawn at random, its cap anywhere from below the smallest peak to above the largest.
@@ -75,7 +79,7 @@ impl Device {
         let mut rng = StdRng::seed_from_u64(seed);
         let layers = [4, 6, 12][rng.random_range(0..3)];
         let size = SizeHint { layers, ..DISTILBERT };
-        let space = SearchSpace::load("default").unwrap();
+        let space = SearchSpace::load(kind.space).unwrap();
         let problem =
             Problem { effective_batch: kind.effective, max_length: 128, cap_bytes: None, space, size, smaller: vec![] };
         let grid = Grid::new(&problem).unwrap();
@@ -83,18 +87,22 @@ impl Device {
         let shared = [about(&mut rng, 1.15), about(&mut rng, 2.5), about(&mut rng, 2.0), about(&mut rng, 2.0)];
         let sample = 0.01 * about(&mut rng, 10.0);
         let overhead = kind.overhead.powf(rng.random_range(0.0..1.0)) - 1.0;
+        // A precision has its own kernels; optimizer, frozen layers and adapters change sums, not kernels.
+        let mut kernels = |precision: Precision| {
+            let memory: [f64; 4] = std::array::from_fn(|j| about(&mut rng, if j == 0 { 1.1 } else { 1.3 }));
+            let faster = if precision == Precision::Fp32 { 1.0 } else { about(&mut rng, 3.0) };
+            (memory, sample * faster, about(&mut rng, 1.3), about(&mut rng, 3.0), rng.random_bool(0.9))
+        };
+        let kernels = Precision::ALL.map(&mut kernels);
         let truths = grid.branches.iter().map(|&branch| {
+            let (memory, sample, again, update, supported) = kernels[branch.precision as usize];
             let guess = size.memory_guess(branch);
-            let memory =
-                std::array::from_fn(|j| guess[j] * shared[j] * about(&mut rng, if j == 0 { 1.1 } else { 1.3 }));
-            let faster = if branch.precision == Precision::Fp32 { 1.0 } else { about(&mut rng, 3.0) };
-            let sample = sample * faster;
-            let layer = 1.0 / (3.0 * layers as f64);
-            let second = sample * layer * about(&mut rng, 1.3);
+            let memory = std::array::from_fn(|j| guess[j] * shared[j] * memory[j]);
+            let share = size.trained_parameters(branch) / size.parameters as f64;
+            let sample = sample * (0.5 + 0.5 * share);
+            let second = sample * again / (3.0 * layers as f64);
             let seconds = [overhead * sample, sample, second, overhead * second];
-            let truth =
-                Truth { memory, seconds, optimizer: sample * about(&mut rng, 3.0), supported: rng.random_bool(0.9) };
-            (branch, truth)
+            (branch, Truth { memory, seconds, optimizer: sample * update * share, supported })
         });
         let truths: Vec<(Branch, Truth)> = truths.collect();
         let Kind { bump, speed_bump, noise, failure, .. } = kind;
@@ -219,7 +227,7 @@ impl Device {
 pub fn step(device: &Device, sampler: &Sampler, trials: &mut Vec<Trial>) -> Option<Verdict> {
     let number = trials.len() + 1;
     let (request, attempt) = match sampler.next(trials) {
-        Ask::Done(verdict) => return Some(verdict),
+        Ask::Done(verdict) => return Some(*verdict),
         Ask::Probe(request) => {
             let attempt = device.probe(&request, number);
             (request, attempt)
@@ -232,4 +240,21 @@ pub fn step(device: &Device, sampler: &Sampler, trials: &mut Vec<Trial>) -> Opti
     };
     trials.push(Trial { number, knobs: request.knobs, purpose: request.purpose, attempt, unix_seconds: 0 });
     None
+}
+
+/// An identity for journals of synthetic studies.
+pub fn identity() -> Identity {
+    Identity {
+        model: "synthetic".into(),
+        num_labels: 2,
+        longest: 128,
+        lengths_digest: String::new(),
+        max_length: 128,
+        effective_batch: 32,
+        device: "formulas".into(),
+        cap_bytes: None,
+        space_digest: String::new(),
+        seed: 0,
+        version: "0".into(),
+    }
 }
