@@ -6,13 +6,15 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use autofit::data::batch::PadTo;
+use autofit::data::corpus::Targets;
+use autofit::data::tokenize::Encoded;
 use autofit::model::checkpoint::Checkpoint;
 use autofit::model::pass::Pass;
 use autofit::model::weights::LoadReport;
 use autofit::model::{Classifier, ModelConfig, weights};
 use autofit::plan::{Knobs, Precision};
-use autofit::train::batch::{MicroBatch, Row};
-use autofit::train::objective::Targets;
+use autofit::train::batch::MicroBatch;
 use autofit::train::step::{Learner, StepSettings};
 use burn::module::Module;
 use common::{device, gradients, parameters, worst_relative};
@@ -60,10 +62,17 @@ impl Expected {
             let real = self.get("attention_mask")[r * length..(r + 1) * length].iter().filter(|&&m| m == 1.0).count();
             all[r * length..r * length + real].iter().map(|&v| v as u32).collect()
         };
-        let rows: Vec<(Vec<u32>, Vec<u32>)> =
-            (0..labels.len()).map(|r| (row("input_ids", r), row("token_type_ids", r))).collect();
-        let rows: Vec<Row<'_>> = rows.iter().map(|(ids, types)| Row { ids, types }).collect();
-        MicroBatch::new(&rows, Targets::Classes(labels), length, config, &device())
+        let rows: Vec<Encoded> = (0..labels.len())
+            .map(|r| {
+                let ids = row("input_ids", r);
+                let mut type_ids: Vec<u8> = row("token_type_ids", r).iter().map(|&t| t as u8).collect();
+                type_ids.resize(ids.len(), 0);
+                Encoded { ids, type_ids, truncated: false }
+            })
+            .collect();
+        let rows: Vec<&Encoded> = rows.iter().collect();
+        MicroBatch::new(&rows, Targets::Classes(labels), PadTo::Fixed(length), config, &device())
+            .expect("rows that fit")
     }
 }
 
@@ -85,7 +94,7 @@ fn assert_close(ours: &[f32], theirs: &[f64], tolerance: f64, what: &str) {
 
 fn logits(model: &Classifier, config: &ModelConfig, batch: &MicroBatch) -> Vec<f32> {
     let logits = model.valid().forward(&batch.inputs, config, Pass::evaluation(Precision::Fp32));
-    logits.into_data().to_vec().expect("32-bit logits")
+    logits.into_data().iter::<f32>().collect()
 }
 
 fn learner(model: Classifier, config: ModelConfig, density: usize) -> Learner {

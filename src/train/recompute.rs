@@ -45,6 +45,7 @@ impl Run {
 }
 
 /// What a layer leaves behind for backward.
+#[allow(clippy::large_enum_variant)] // One a layer: the difference is a few hundred bytes in all.
 enum Kept {
     /// Its input: the layer runs again.
     Input(Tensor<3>),

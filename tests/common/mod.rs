@@ -94,7 +94,7 @@ pub fn gradients(model: &Classifier, config: &ModelConfig, sum: &GradientSum) ->
 fn in_hf_layout<const D: usize>(path: &str, value: Tensor<D>) -> Vec<f32> {
     let linear = D == 2 && path.ends_with(".weight") && !path.starts_with("embeddings.");
     let value = if linear { value.transpose() } else { value };
-    value.into_data().to_vec::<f32>().expect("32-bit values")
+    value.into_data().iter::<f32>().collect()
 }
 
 /// Largest difference of two sets of tensors, relative to the largest value of each tensor. The gradient of a
