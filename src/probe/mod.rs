@@ -3,7 +3,7 @@
 //! * [`protocol`]: what driver and worker say to each other, serde types only.
 //! * Driver: [`executor`] starts workers (here, or through a [`template`]) and waits, always in bounded time;
 //!   [`classify`] turns what it saw into an [`Attempt`](protocol::Attempt); [`interrupt`] catches Ctrl-C.
-//! * Worker: [`serve`] is its loop.
+//! * Worker: [`mod@serve`] is its loop.
 //! * Both: [`oom_text`] is the one table of out-of-memory texts, [`oom_record`] reads the allocator's own record.
 //!
 //! Whatever becomes of the driver, `kill -9` included, no worker outlives it: the kernel kills the worker when the

@@ -1,0 +1,190 @@
+//! The main job from outside: probe a model on its data under a cap, train with the answer, load what was saved.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A folder with a data set in which one word tells the label.
+fn workplace() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut csv = String::from("id,text,label\n");
+    for i in 0..120 {
+        let (word, label) = if i % 2 == 0 { ("good", "yes") } else { ("bad", "no") };
+        let filler = "the film was ".repeat(i % 5);
+        csv += &format!("{i},\"{filler}{word}, {word}\",{label}\n");
+    }
+    std::fs::write(folder.path().join("train.csv"), csv).expect("written");
+    folder
+}
+
+fn model(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(family)
+}
+
+fn autofit(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_autofit")).current_dir(folder).args(arguments).output().expect("autofit starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn probe(folder: &Path, family: &str, cap: &str, more: &[&str]) -> Output {
+    let model = model(family);
+    let mut arguments = vec!["probe", "--model", model.to_str().expect("UTF-8"), "--vram", cap, "--data", "train.csv"];
+    arguments.extend(["--max-length", "24", "--effective-batch", "16", "--out", "study"]);
+    arguments.extend(more);
+    autofit(folder, &arguments)
+}
+
+fn best(folder: &Path) -> toml::Table {
+    std::fs::read_to_string(folder.join("study/best.toml")).expect("best.toml").parse().expect("TOML")
+}
+
+#[test]
+fn probes_then_trains_and_saves_a_model() {
+    for family in ["tiny-bert", "tiny-distilbert", "tiny-roberta"] {
+        let folder = workplace();
+        let found = probe(folder.path(), family, "64M", &[]);
+        assert_eq!(found.status.code(), Some(0), "{}", text(&found.stderr));
+        assert!(text(&found.stdout).contains("Fastest that fits"), "{}", text(&found.stdout));
+        let best = best(folder.path());
+        for (table, keys) in [
+            (
+                "config",
+                &["micro_batch", "accumulation", "effective_batch", "precision", "checkpoint_layers", "max_length"][..],
+            ),
+            ("measured", &["peak_bytes", "cap_bytes", "samples_per_second"]),
+            ("neighbour", &["outcome"]),
+            ("study", &["model", "device"]),
+        ] {
+            keys.iter().for_each(|key| assert!(best[table].get(key).is_some(), "{table}.{key}"));
+        }
+        assert!(best["measured"]["peak_bytes"].as_integer() <= Some(64 << 20));
+        let run = |output: &str| {
+            autofit(
+                folder.path(),
+                &[
+                    "run",
+                    "--config",
+                    "study/best.toml",
+                    "--data",
+                    "train.csv",
+                    "--epochs",
+                    "6",
+                    "--learning-rate",
+                    "3e-3",
+                    "--eval-fraction",
+                    "0.2",
+                    "--output",
+                    output,
+                ],
+            )
+        };
+        let trained = run("model");
+        assert_eq!(trained.status.code(), Some(0), "{}", text(&trained.stderr));
+        assert!(text(&trained.stdout).contains("accuracy 1.0000"), "{family}: {}", text(&trained.stdout));
+        let config: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(folder.path().join("model/config.json")).expect("config"))
+                .expect("JSON");
+        assert_eq!(config["id2label"]["1"], "yes");
+        assert!(folder.path().join("model/tokenizer.json").exists());
+        let again = run("model");
+        assert_eq!(again.status.code(), Some(1));
+        assert!(text(&again.stderr).contains("--overwrite"), "{}", text(&again.stderr));
+        let bytes = |name: &str| std::fs::read(folder.path().join(name).join("model.safetensors")).expect("weights");
+        assert_eq!(run("twin").status.code(), Some(0));
+        assert!(bytes("model") == bytes("twin"), "{family}: the same seed gave other weights");
+    }
+}
+
+#[test]
+fn the_answer_fits_and_its_neighbour_does_not() {
+    let folder = workplace();
+    // Between the peaks of the smallest and of the largest micro-batch: the boundary lies somewhere inside.
+    let peaks: Vec<u64> = ["1", "16"]
+        .iter()
+        .map(|micro| {
+            let space = format!("precision = [\"fp32\"]\nmicro_batch = [{micro}]\ncheckpoint_layers = \"none\"\n");
+            std::fs::write(folder.path().join("one.toml"), space).expect("written");
+            let output = probe(folder.path(), "tiny-bert", "64M", &["--space", "./one.toml", "--fresh"]);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            best(folder.path())["measured"]["peak_bytes"].as_integer().expect("a number") as u64
+        })
+        .collect();
+    let cap = format!("{}B", (peaks[0] + peaks[1]) / 2);
+    let space = "precision = [\"fp32\"]\nmicro_batch = \"auto\"\ncheckpoint_layers = \"none\"\n";
+    std::fs::write(folder.path().join("micro.toml"), space).expect("written");
+    let output = probe(folder.path(), "tiny-bert", &cap, &["--space", "./micro.toml", "--fresh"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let trials = std::fs::read_to_string(folder.path().join("study/trials.csv")).expect("trials.csv");
+    let header = "trial,precision,micro_batch,accumulation,checkpoint_layers,outcome,peak_bytes,step_seconds,\
+                  samples_per_second,wall_seconds,reason";
+    assert!(trials.starts_with(header), "{trials}");
+    let best = best(folder.path());
+    let neighbour = &best["neighbour"];
+    assert!(["oom", "fit"].contains(&neighbour["outcome"].as_str().expect("a word")), "{neighbour}");
+    // Resuming repeats nothing.
+    let again = probe(folder.path(), "tiny-bert", &cap, &["--space", "./micro.toml"]);
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    assert_eq!(std::fs::read_to_string(folder.path().join("study/trials.csv")).expect("trials.csv"), trials);
+}
+
+#[test]
+fn says_what_is_missing_when_nothing_fits() {
+    let folder = workplace();
+    let output = probe(folder.path(), "tiny-bert", "100K", &[]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for word in ["Nothing fits into 100 KiB", "weights", "gradients", "optimizer state"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(!folder.path().join("study/best.toml").exists());
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let folder = workplace();
+    std::fs::write(folder.path().join("one-label.csv"), "text,label\na,x\nb,x\n").expect("written");
+    let bert = model("tiny-bert");
+    let bert = bert.to_str().expect("UTF-8");
+    for (arguments, code, words) in [
+        (&["probe", "--model", "gpt5", "--vram", "6G"][..], 1, &["gpt5", "distilbert"][..]),
+        (&["probe", "--model", "tinybert", "--vram", "6X"], 2, &["6X", "6G"]),
+        (&["probe", "--model", "tinybert", "--vram", "6G", "--data", "train.csv"], 1, &["--data", "tokenizer"]),
+        (&["probe", "--model", bert, "--vram", "6G", "--data", "none.csv"], 1, &["none.csv"]),
+        (
+            &["probe", "--model", bert, "--vram", "6G", "--data", "one-label.csv", "--max-length", "9"],
+            1,
+            &["one-label.csv", "label"],
+        ),
+        (
+            &[
+                "probe",
+                "--model",
+                bert,
+                "--vram",
+                "6G",
+                "--data",
+                "train.csv",
+                "--text-column",
+                "txt",
+                "--max-length",
+                "9",
+            ],
+            1,
+            &["txt", "text"],
+        ),
+        (&["probe", "--model", bert, "--vram", "6G"], 1, &["--max-length 128", "40"]),
+        (&["probe", "--model", "tinybert", "--vram", "6G", "--space", "defalt"], 1, &["defalt", "default"]),
+        (&["probe", "--model", "tinybert", "--vram", "6G", "--device", "cuda:0"], 1, &["--features cuda"]),
+        (&["run", "--config", "none.toml", "--data", "train.csv"], 1, &["none.toml"]),
+    ] {
+        let output = autofit(folder.path(), arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        words.iter().for_each(|word| assert!(said.contains(word), "{arguments:?} lacks {word}: {said}"));
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
