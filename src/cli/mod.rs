@@ -3,6 +3,7 @@
 mod devices;
 mod options;
 mod probe;
+mod report;
 mod run;
 mod talk;
 mod workload;
@@ -52,6 +53,8 @@ enum Command {
     Probe(Box<probe::Arguments>),
     /// Fine-tune with a configuration that `probe` found
     Run(Box<run::Arguments>),
+    /// Write a study as one HTML page with plots
+    Report(report::Arguments),
     /// List the devices that work can be done on
     Devices,
     /// The child process in which probes and runs live
@@ -74,6 +77,7 @@ fn dispatch(command: Command) -> Result<Exit> {
     match command {
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::Devices => devices::devices(),
         Command::Worker => worker::run().map(|()| Exit::Answered),
     }

@@ -1,5 +1,10 @@
 //! What a study says to a person.
 //!
 //! * [`terminal`]: the table of trials and the answer, as text.
+//! * [`sheet`]: a study's files, read for a report; [`svg`], [`plots`]: drawings; [`html`]: the page.
 
+pub mod html;
+pub mod plots;
+pub mod sheet;
+pub mod svg;
 pub mod terminal;
