@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 mod devices;
+mod export;
 mod options;
 mod probe;
 mod report;
@@ -55,6 +56,8 @@ enum Command {
     Run(Box<run::Arguments>),
     /// Write a study as one HTML page with plots
     Report(report::Arguments),
+    /// Write the answer as settings of another training tool
+    Export(export::Arguments),
     /// List the devices that work can be done on
     Devices,
     /// The child process in which probes and runs live
@@ -78,6 +81,7 @@ fn dispatch(command: Command) -> Result<Exit> {
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Report(arguments) => report::report(&arguments),
+        Command::Export(arguments) => export::export(&arguments),
         Command::Devices => devices::devices(),
         Command::Worker => worker::run().map(|()| Exit::Answered),
     }

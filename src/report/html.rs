@@ -133,7 +133,7 @@ fn gain(sheet: &Sheet, best: &Best) -> String {
     if *knobs == best.config.knobs() {
         return "none: the plain choice (fp32, nothing recomputed) is the fastest that fits, and now you know".into();
     }
-    let speed = naive.samples_per_second.unwrap_or(f64::NAN);
+    let speed = sheet.speed(knobs).unwrap_or(f64::NAN);
     let effective = best.config.effective_batch;
     format!(
         "{:+.0} % over the plain choice (fp32 · micro-batch {} × {} · keep all layers: {} samples/s)",

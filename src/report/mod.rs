@@ -2,7 +2,9 @@
 //!
 //! * [`terminal`]: the table of trials and the answer, as text.
 //! * [`sheet`]: a study's files, read for a report; [`svg`], [`plots`]: drawings; [`html`]: the page.
+//! * [`export`]: the answer in the words of other tools.
 
+pub mod export;
 pub mod html;
 pub mod plots;
 pub mod sheet;

@@ -137,6 +137,18 @@ impl Sheet {
         rows
     }
 
+    /// Samples per second of a combination over all its probes, by their mean step time; the answer's is as the study
+    /// pooled it.
+    pub fn speed(&self, knobs: &Knobs) -> Option<f64> {
+        if let Some(best) = self.best.as_ref().filter(|best| best.config.knobs() == *knobs) {
+            return Some(best.measured.samples_per_second);
+        }
+        let own = self.rows.iter().filter(|row| row.trial.knobs == *knobs);
+        let speeds: Vec<f64> = own.filter_map(|row| row.samples_per_second).filter(|s| *s > 0.0).collect();
+        let seconds: f64 = speeds.iter().map(|speed| 1.0 / speed).sum();
+        (!speeds.is_empty()).then(|| speeds.len() as f64 / seconds)
+    }
+
     /// Every trial: the answer's first, then by speed, then what did not fit in the order of its trial.
     pub fn ranked(&self) -> Vec<&Row> {
         let winner = self.winner();

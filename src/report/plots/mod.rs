@@ -176,7 +176,7 @@ fn legend(svg: &mut Svg, keys: &[Key]) -> f64 {
             Key::Mark(_, _, _, text) | Key::Refused(text) | Key::Line(_, text) => text,
         };
         // About 7 units a letter at 13 px.
-        let width = 26.0 + 7.0 * text.chars().count() as f64 + 12.0;
+        let width = 26.0 + 7.2 * text.chars().count() as f64 + 14.0;
         if x + width > svg.width && x > 8.0 {
             (x, y) = (8.0, y + 22.0);
         }

@@ -18,7 +18,7 @@ pub fn plot(sheet: &Sheet, width: f64, suffix: &str) -> Option<Plot> {
     let latest = sheet.latest();
     let points: Vec<Measured<'_>> = latest
         .iter()
-        .filter_map(|row| Some(Measured { row, bytes: row.peak()? as f64, speed: row.samples_per_second? }))
+        .filter_map(|row| Some(Measured { row, bytes: row.peak()? as f64, speed: sheet.speed(&row.trial.knobs)? }))
         .collect();
     let most = points.iter().map(|p| p.bytes).chain(cap.map(|c| c as f64)).reduce(f64::max)?;
     let fastest = points.iter().map(|p| p.speed).reduce(f64::max)?;
