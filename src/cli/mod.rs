@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 mod devices;
+mod estimate;
 mod export;
 mod options;
 mod probe;
@@ -54,6 +55,8 @@ enum Command {
     Probe(Box<probe::Arguments>),
     /// Fine-tune with a configuration that `probe` found
     Run(Box<run::Arguments>),
+    /// Say what fits without running anything: which model can be fine-tuned in this memory?
+    Estimate(estimate::Arguments),
     /// Write a study as one HTML page with plots
     Report(report::Arguments),
     /// Write the answer as settings of another training tool
@@ -80,6 +83,7 @@ fn dispatch(command: Command) -> Result<Exit> {
     match command {
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Estimate(arguments) => estimate::estimate(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => export::export(&arguments),
         Command::Devices => devices::devices(),
