@@ -1,5 +1,9 @@
 //! What a person sees: the pages, files and texts that the program writes.
 
+mod estimate;
+mod export;
 mod report;
+mod schema;
+mod shell;
 mod support;
 mod xml;
