@@ -53,12 +53,12 @@ fn estimates_agree_with_real_probes() {
     let mut worst = 0f64;
     // Micro-batch, density, optimizer, effective batch, length: each of the moments that can be the peak.
     let cases = [
-        (Precision::Fp32, 8, 0, OptimizerKind::AdamW, 16, 64),
-        (Precision::Fp32, 4, 2, OptimizerKind::AdamW, 16, 256),
-        (Precision::Fp32, 8, 4, OptimizerKind::AdamW, 16, 128),
+        (Precision::Fp32, 6, 0, OptimizerKind::AdamW, 12, 64),
+        (Precision::Fp32, 2, 2, OptimizerKind::AdamW, 4, 256),
+        (Precision::Fp32, 6, 4, OptimizerKind::AdamW, 12, 96),
         (Precision::Fp32, 8, 0, OptimizerKind::AdamW, 8, 64),
-        (Precision::Bf16, 8, 0, OptimizerKind::AdamW, 16, 64),
-        (Precision::Bf16, 8, 2, OptimizerKind::AdamW, 16, 128),
+        (Precision::Bf16, 6, 0, OptimizerKind::AdamW, 12, 64),
+        (Precision::Bf16, 6, 2, OptimizerKind::AdamW, 12, 96),
         (Precision::Fp32, 1, 0, OptimizerKind::AdamW, 2, 32),
         (Precision::Fp32, 1, 0, OptimizerKind::Adafactor, 2, 32),
         (Precision::Fp32, 1, 0, OptimizerKind::Lion, 2, 32),

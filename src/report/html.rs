@@ -16,14 +16,14 @@ const NARROW: f64 = 350.0;
 /// Styles of the page around the plots.
 const PAGE: &str = "\
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\
-main{max-width:880px;margin:0 auto;padding:20px 20px 60px}h1{font-size:1.5rem;line-height:1.25;margin:.4em 0}\
+main{max-width:900px;margin:0 auto;padding:20px 20px 60px}h1{font-size:1.5rem;line-height:1.25;margin:.4em 0}\
 h2{font-size:1.15rem;margin:2em 0 .4em}p{margin:.5em 0}.soft,figcaption,footer{color:var(--soft)}figcaption{font-size:.9rem}\
 figure{margin:0}.narrow{display:none}.answer{border:1px solid var(--grid);border-left:5px solid var(--good);border-radius:6px;padding:12px 18px;margin:16px 0}\
 .answer.none{border-left-color:var(--cap)}.answer strong{font-size:1.1rem}\
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15em 1.2em;margin:.6em 0}dt{color:var(--soft)}dd{margin:0}\
 code,pre{font:.9em ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace}pre{background:var(--free);padding:10px 14px;border-radius:6px;overflow-x:auto}\
-.wide-table{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;width:100%}th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--grid);white-space:nowrap;vertical-align:top}\
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.why{white-space:normal;min-width:15em;color:var(--soft)}\
+.wide-table{overflow-x:auto}table{border-collapse:collapse;font-size:.84rem;width:100%}th,td{text-align:left;padding:5px 9px 5px 0;border-bottom:1px solid var(--grid);white-space:nowrap;vertical-align:top}\
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.why{white-space:normal;min-width:13em;color:var(--soft)}\
 tr.winner td{font-weight:600}tr.winner td.why{font-weight:400}\
 @media(max-width:700px){main{padding:12px}.wide{display:none}.narrow{display:block}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.4em}}\
 @media print{.narrow{display:none}.wide{display:block}}";
@@ -253,10 +253,10 @@ fn table(sheet: &Sheet) -> String {
         if optimizers {
             let _ = write!(out, "<td>{}</td>", knobs.optimizer);
         }
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<td class=\"n\">{cut}</td><td class=\"n\">{}/{layers}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td>{}</td><td class=\"why\">{}</td></tr>\n",
+             <td class=\"n\">{}</td><td>{}</td><td class=\"why\">{}</td></tr>",
             knobs.checkpoint_layers,
             row.peak().map_or("–".into(), |peak| ByteSize(peak).to_string()),
             number(row.samples_per_second),

@@ -11,10 +11,10 @@ pub const STYLE: &str = "\
 --good:#56d364;--fp32:#56b4e9;--bf16:#f0a040;--fp16:#3fd0a4;--w:#56b4e9;--g:#e6b450;--o:#d2a8ff;--a:#3fd0a4;\
 --free:#21262d}}\
 .plot{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;max-width:100%;height:auto}\
-.plot text{fill:var(--ink)}.plot .soft{fill:var(--soft)}.plot .strong{font-weight:600}\
+.plot text{fill:var(--ink);paint-order:stroke;stroke:var(--paper);stroke-width:3px;stroke-linejoin:round}.plot .soft{fill:var(--soft)}.plot .strong{font-weight:600}\
 .plot .grid{stroke:var(--grid);stroke-width:1}.plot .axis{stroke:var(--soft);stroke-width:1}\
-.plot .cap{stroke:var(--cap);stroke-width:1.5;stroke-dasharray:7 4;fill:none}.plot text.cap{fill:var(--cap);stroke:none}\
-.plot .front{stroke:var(--good);stroke-width:2;fill:none}.plot text.front{fill:var(--good);stroke:none}\
+.plot .cap{stroke:var(--cap);stroke-width:1.5;stroke-dasharray:7 4;fill:none}.plot text.cap{fill:var(--cap);stroke:var(--paper);stroke-width:3px;stroke-dasharray:none}\
+.plot .front{stroke:var(--good);stroke-width:2;fill:none}\
 .plot .link{stroke:currentColor;stroke-width:1;fill:none;opacity:.45}\
 .plot .model{stroke:currentColor;stroke-width:1.2;stroke-dasharray:2 3;fill:none;opacity:.8}\
 .plot .fp32{color:var(--fp32)}.plot .bf16{color:var(--bf16)}.plot .fp16{color:var(--fp16)}.plot .other{color:var(--soft)}\
@@ -23,7 +23,7 @@ pub const STYLE: &str = "\
 .plot .cross{stroke:currentColor;stroke-width:2;fill:none}\
 .plot .ring{stroke:var(--good);stroke-width:2;fill:none}\
 .plot .w{fill:var(--w)}.plot .g{fill:var(--g)}.plot .o{fill:var(--o)}.plot .a{fill:var(--a)}\
-.plot .free{fill:var(--free);stroke:var(--soft);stroke-dasharray:3 3}.plot .on{fill:var(--paper)!important;font-weight:600}";
+.plot .free{fill:var(--free);stroke:var(--soft);stroke-dasharray:3 3}.plot text.on{fill:var(--paper);stroke:none;font-weight:600}";
 
 /// Text made safe for XML content and attributes. Characters that XML 1.0 forbids become the replacement character.
 pub fn escape(text: &str) -> String {

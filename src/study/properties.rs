@@ -406,8 +406,7 @@ fn the_answer_reads_back_and_errors_name_file_and_key() {
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{text}\n[later]\nkey = 1\n")).unwrap();
     assert!(Best::read(&path).is_ok(), "a newer file can be read");
-    for (from, to, what) in
-        [("micro_batch", "mikro_batch", "micro_batch"), ("fp", "fq", "precision"), ("[config]", "[", "TOML")]
+    for (from, to, what) in [("micro_batch", "mikro_batch", "micro_batch"), ("fp", "fq", "precision"), ("[config]", "[", "TOML")]
     {
         std::fs::write(&path, text.replacen(from, to, 1).replacen("bf16", "fq16", usize::from(from == "fp"))).unwrap();
         let error = format!("{:#}", Best::read(&path).unwrap_err());
@@ -429,8 +428,7 @@ fn when_nothing_fits_it_says_what_would() {
     let Verdict::NothingFits(shortfall) = verdict else { panic!("{verdict:?}") };
     assert!(probes(&trials) <= 3 * device.grid.branches.len());
     assert!(shortfall.needed_bytes > cap as u64);
-    let parts =
-        shortfall.weight_bytes + shortfall.gradient_bytes + shortfall.optimizer_bytes + shortfall.activation_bytes;
+    let parts = shortfall.weight_bytes + shortfall.gradient_bytes + shortfall.optimizer_bytes + shortfall.activation_bytes;
     assert!(parts.abs_diff(shortfall.needed_bytes) < 1 << 20, "{shortfall:?}");
     let cures: Vec<&str> = shortfall.cures.iter().map(|cure| cure.change.as_str()).collect();
     assert!(cures.contains(&"the smaller model tinybert") && cures.contains(&"optimizer sgd"), "{cures:?}");
@@ -459,19 +457,9 @@ fn zz_trace() {
         let sampler = Sampler::new(device.problem.clone()).unwrap();
         println!("== {seed} best {:?}", device.fastest());
         for (i, t) in trials.iter().enumerate() {
-            let why = match sampler.next(&trials[..i]) {
-                Ask::Probe(r) | Ask::Prune(r) => r.why,
-                _ => String::new(),
-            };
-            println!(
-                "{:2} {:9} {} {} | true speed {:.3} meas {:?} | {why}",
-                t.number,
-                t.purpose,
-                t.knobs,
-                t.attempt.outcome,
-                device.speed(&t.knobs),
-                sampler.evidence(&trials[..=i]).score(&t.knobs).map(|s| (s.samples_per_second, s.spread))
-            );
+            let why = match sampler.next(&trials[..i]) { Ask::Probe(r) | Ask::Prune(r) => r.why, _ => String::new() };
+            println!("{:2} {:9} {} {} | true speed {:.3} meas {:?} | {why}", t.number, t.purpose, t.knobs, t.attempt.outcome, device.speed(&t.knobs),
+               sampler.evidence(&trials[..=i]).score(&t.knobs).map(|s| (s.samples_per_second, s.spread)));
         }
         println!("{:?}", verdict.answer().map(|a| a.knobs));
     }

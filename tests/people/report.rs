@@ -68,6 +68,9 @@ fn a_finished_study_shows_every_trial_with_the_answer_first() {
         "refused &lt;9&gt; MiB",
         "&lt;b&gt;&amp;",
         "machine short of memory",
+        "3 measured configurations, 2 of them on the Pareto front",
+        ">0/6</text>",
+        ">3/6</text>",
     ] {
         assert!(page.contains(text), "{text}");
     }

@@ -1,6 +1,6 @@
 //! Peak memory against micro-batch, with the cap and everything that ran out of memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ByteAxis, Frame, Key, MARK, Plot, class, filling, legend, mark_keys, shape, told};
 use crate::plan::{ByteSize, Outcome};
@@ -36,7 +36,7 @@ pub fn plot(sheet: &Sheet, width: f64, suffix: &str) -> Option<Plot> {
     }
     let top = legend(&mut svg, &keys);
     let frame = Frame::new(width, svg.height, top);
-    let axis = ByteAxis::new(highest * 1.12);
+    let axis = ByteAxis::new(highest * 1.16);
     let y = axis.scale(frame.y());
     // One step to either side keeps marks off the frame.
     let x_scale = Scale::logarithmic((0.8, most.max(2) as f64 * 1.25), frame.x());
@@ -52,7 +52,6 @@ pub fn plot(sheet: &Sheet, width: f64, suffix: &str) -> Option<Plot> {
     if let Some(cap) = cap {
         let at = y(cap as f64);
         svg.line((frame.left, at), (frame.right, at), "cap");
-        svg.text((frame.left + 6.0, at - 5.0), Anchor::Start, "cap", &format!("cap {}", ByteSize(cap)));
     }
     if let (Some(best), Some(layers)) = (best, sheet.layers()) {
         let knobs = best.config.knobs();
@@ -80,15 +79,42 @@ pub fn plot(sheet: &Sheet, width: f64, suffix: &str) -> Option<Plot> {
             svg.text((at.0, at.1 + 26.0), Anchor::Middle, "strong", "answer");
         }
     }
+    densities(&mut svg, &rows, layers, &|row, bytes| (x(row.trial.knobs.micro_batch), y(bytes)));
+    if let Some(cap) = cap {
+        let at = y(cap as f64);
+        // On the side where no mark stands in the way.
+        let crowded =
+            rows.iter().any(|(row, bytes)| x(row.trial.knobs.micro_batch) < 170.0 && (y(*bytes) - at).abs() < 24.0);
+        let (from, anchor) = if crowded { (frame.right - 2.0, Anchor::End) } else { (frame.left + 6.0, Anchor::Start) };
+        svg.text((from, at - 5.0), anchor, "cap", &format!("cap {}", ByteSize(cap)));
+    }
     let caption = "Each mark is one configuration at its last probe; a cross ran out of memory, and its true peak is \
-                   higher than drawn. Marks below the dashed cap line fit."
+                   higher than drawn (above it, how many layers it recomputed). Marks below the dashed cap line fit."
         .into();
     Some(Plot { name: "memory", title: "Memory against micro-batch", caption, svg })
 }
 
+/// Above the highest cross of each micro-batch, the densities that ran out of memory there: a cross hides its filling.
+fn densities(svg: &mut Svg, rows: &[(&Row, f64)], layers: usize, at: &dyn Fn(&Row, f64) -> (f64, f64)) {
+    let mut crosses: BTreeMap<usize, (BTreeSet<usize>, (f64, f64))> = BTreeMap::new();
+    for (row, bytes) in rows.iter().filter(|(row, _)| row.peak().is_none()) {
+        let (knobs, place) = (&row.trial.knobs, at(row, *bytes));
+        let (counts, highest) = crosses.entry(knobs.micro_batch).or_insert_with(|| (BTreeSet::new(), place));
+        counts.insert(knobs.checkpoint_layers);
+        highest.1 = highest.1.min(place.1);
+    }
+    for (counts, (x, y)) in crosses.into_values() {
+        let counts: Vec<String> = counts.iter().map(usize::to_string).collect();
+        svg.text((x, y - MARK - 12.0), Anchor::Middle, "soft", &format!("{}/{layers}", counts.join(",")));
+    }
+}
+
+/// A micro-batch with the point of its mark.
+type Place = (usize, (f64, f64));
+
 /// Thin lines between the marks of one branch and density that fit.
 fn link(svg: &mut Svg, rows: &[(&Row, f64)], at: &dyn Fn(&Row, f64) -> (f64, f64)) {
-    let mut lines: BTreeMap<(Branch, usize), Vec<(usize, (f64, f64))>> = BTreeMap::new();
+    let mut lines: BTreeMap<(Branch, usize), Vec<Place>> = BTreeMap::new();
     for (row, bytes) in rows.iter().filter(|(row, _)| row.peak().is_some()) {
         let knobs = &row.trial.knobs;
         let line = lines.entry((Branch::of(knobs), knobs.checkpoint_layers)).or_default();
