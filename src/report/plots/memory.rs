@@ -32,7 +32,7 @@ pub fn plot(sheet: &Sheet, width: f64, suffix: &str) -> Option<Plot> {
     }
     let best = sheet.best.as_ref();
     if best.is_some() {
-        keys.push(Key::Line("axis", "fitted line of the answer's branch".into()));
+        keys.push(Key::Line("model other", "fitted line of the answer's branch".into()));
     }
     let top = legend(&mut svg, &keys);
     let frame = Frame::new(width, svg.height, top);
