@@ -1,9 +1,15 @@
 //! The command line: one file per subcommand.
 
+mod argument_file;
 mod devices;
+mod estimate;
+mod export;
+mod init;
 mod options;
 mod probe;
+mod report;
 mod run;
+mod shell;
 mod talk;
 mod workload;
 
@@ -52,8 +58,20 @@ enum Command {
     Probe(Box<probe::Arguments>),
     /// Fine-tune with a configuration that `probe` found
     Run(Box<run::Arguments>),
+    /// Say what fits without running anything: which model can be fine-tuned in this memory?
+    Estimate(estimate::Arguments),
+    /// Write a study as one HTML page with plots
+    Report(report::Arguments),
+    /// Write the answer as settings of another training tool
+    Export(export::Arguments),
+    /// Write a commented search space and option file to begin a project with
+    Init(init::Arguments),
     /// List the devices that work can be done on
     Devices,
+    /// Print completions for a shell
+    Completions(shell::CompletionArguments),
+    /// Print the manual page
+    Man(shell::ManArguments),
     /// The child process in which probes and runs live
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -61,7 +79,8 @@ enum Command {
 
 /// Runs the command that the arguments name; an error becomes one message on standard error and exit code 1.
 pub fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
+    match argument_file::expand(std::env::args_os()).and_then(|arguments| dispatch(Cli::parse_from(arguments).command))
+    {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -74,6 +93,12 @@ fn dispatch(command: Command) -> Result<Exit> {
     match command {
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Estimate(arguments) => estimate::estimate(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
+        Command::Export(arguments) => export::export(&arguments),
+        Command::Init(arguments) => init::init(&arguments),
+        Command::Completions(arguments) => shell::completions(&arguments),
+        Command::Man(arguments) => shell::man(&arguments),
         Command::Devices => devices::devices(),
         Command::Worker => worker::run().map(|()| Exit::Answered),
     }

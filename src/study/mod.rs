@@ -2,7 +2,7 @@
 //!
 //! * [`search_space`]: the axes; [`problem`]: what is to be solved, and the grid of configurations it spans.
 //! * [`trial`]: what is asked for and what became of it.
-//! * [`regression`], [`memory_model`], [`speed_model`]: they propose; only probes decide.
+//! * [`regression`], [`memory_model`], [`speed_model`]: they propose; only probes decide. [`estimate`]: a guess from the shape alone.
 //! * [`evidence`]: what the trials so far say; [`sampler`]: what to ask next.
 //! * [`answer`], [`shortfall`]: how a study ends; [`best`]: the answer as a file.
 //! * [`journal`], [`identity`]: every trial on disk before the next one starts.
@@ -11,6 +11,7 @@
 pub mod answer;
 pub mod best;
 pub mod driver;
+pub mod estimate;
 pub mod evidence;
 pub mod files;
 pub mod identity;

@@ -1,0 +1,82 @@
+//! `autofit estimate`: what fits, without running anything.
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::Exit;
+use super::workload::size_of;
+use crate::model::presets;
+use crate::model::source::{self, ModelFiles};
+use crate::plan::ByteSize;
+use crate::report::outlook::{Candidate, Line, Question, footnote};
+
+/// Examples under the help.
+const EXAMPLES: &str = "Examples:
+  autofit estimate --vram 6G
+  autofit estimate --vram 6G --model bert-base --max-length 256
+  autofit estimate --vram 12G --model ./my-bert --json";
+
+/// Estimates what fits, without running anything.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Folder of a Hugging Face model, a preset, or all presets
+    #[arg(long, value_name = "NAME|DIR|all", default_value = "all")]
+    model: String,
+    /// Memory that training may use, as in 6G, 500M, 1.5GiB (G means GiB)
+    #[arg(long, value_name = "SIZE")]
+    vram: ByteSize,
+    /// Longest row in tokens
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    max_length: usize,
+    /// Samples per optimizer step
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    effective_batch: usize,
+    /// Classes of the head
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    labels: usize,
+    /// Print every line as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what fits. Exit code 3 where nothing does.
+///
+/// # Errors
+/// If the model is unknown, or takes no rows of this length.
+pub fn estimate(arguments: &Arguments) -> Result<Exit> {
+    ensure!(arguments.effective_batch > 0, "--effective-batch 0: at least 1 sample is needed");
+    let candidates = candidates(arguments)?;
+    let question = Question { cap: arguments.vram.0, effective_batch: arguments.effective_batch };
+    let lines: Vec<Line> = candidates.iter().flat_map(|candidate| question.lines(candidate)).collect();
+    match (arguments.json, arguments.model.as_str(), candidates.as_slice()) {
+        (true, ..) => println!("{}", serde_json::to_string_pretty(&lines)?),
+        (false, name, [candidate]) if name != "all" => {
+            print!("{}{}", question.detail(candidate), footnote(true));
+        }
+        (false, _, many) => print!("{}{}", question.overview(many), footnote(false)),
+    }
+    let fits = lines.iter().any(|line| line.micro_batch.is_some());
+    Ok(if fits { Exit::Answered } else { Exit::NothingFits })
+}
+
+fn candidates(arguments: &Arguments) -> Result<Vec<Candidate>> {
+    let length = arguments.max_length;
+    if arguments.model == "all" && !std::path::Path::new("all").is_dir() {
+        let known = presets::names().filter_map(|name| Some((name, presets::config(name)?)));
+        let fitting: Vec<Candidate> = known
+            .filter(|(_, config)| (1..=config.max_length()).contains(&length))
+            .map(|(name, config)| Candidate { name: name.into(), size: size_of(&config, arguments.labels, length) })
+            .collect();
+        ensure!(!fitting.is_empty(), "--max-length {length}: no preset takes rows of that many tokens");
+        return Ok(fitting);
+    }
+    let config = ModelFiles::open(&source::parse(&arguments.model)?)?.config;
+    ensure!(
+        (1..=config.max_length()).contains(&length),
+        "--max-length {length}: the model takes rows of 1 to {} tokens",
+        config.max_length()
+    );
+    let size = size_of(&config, arguments.labels, length);
+    Ok(vec![Candidate { name: arguments.model.clone(), size }])
+}

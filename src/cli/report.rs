@@ -1,0 +1,54 @@
+//! `autofit report`: a study as one HTML page, and its plots as SVG.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::Exit;
+use crate::report::sheet::Sheet;
+use crate::report::{html, plots};
+use crate::study::files;
+
+/// Examples under the help.
+const EXAMPLES: &str = "Examples:
+  autofit report results/distilbert-6.00GiB
+  autofit report results/distilbert-6.00GiB --svg figures";
+
+/// Width of plots that are written as files, in pixels.
+const WIDTH: f64 = 860.0;
+
+/// Writes a study as one HTML page.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Folder of a study, finished or not
+    #[arg(value_name = "STUDY")]
+    study: PathBuf,
+    /// Where to write the page [default: report.html in the study's folder]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write each plot as an SVG file into this folder, too
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+}
+
+/// Writes the page and says where.
+///
+/// # Errors
+/// If the study can't be read or the page can't be written.
+pub fn report(arguments: &Arguments) -> Result<Exit> {
+    let sheet = Sheet::read(&arguments.study)?;
+    let page = arguments.output.clone().unwrap_or_else(|| arguments.study.join("report.html"));
+    files::write_whole(&page, &html::page(&sheet))?;
+    println!("{}", page.display());
+    if let Some(folder) = &arguments.svg {
+        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        for plot in plots::all(&sheet, WIDTH, "") {
+            let file = folder.join(format!("{}.svg", plot.name));
+            files::write_whole(&file, &plot.svg.standalone())?;
+            println!("{}", file.display());
+        }
+    }
+    Ok(Exit::Answered)
+}

@@ -1,0 +1,10 @@
+//! What a person sees: the pages, files and texts that the program writes.
+
+mod estimate;
+mod export;
+mod house;
+mod report;
+mod schema;
+mod shell;
+mod support;
+mod xml;
