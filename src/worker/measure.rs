@@ -102,8 +102,7 @@ impl Probe<'_> {
         self.out.gradient_bytes = self.memory.live().saturating_sub(before);
         self.update();
         self.out.optimizer_bytes = self.memory.live().saturating_sub(before);
-        let accumulates = self.spec.knobs.accumulation(self.spec.effective_batch) > 1;
-        for _ in 0..if accumulates { 2 } else { 1 } {
+        for _ in 0..if self.accumulates() { 2 } else { 1 } {
             let seconds = self.micro(&rows)?;
             // Where every row is this long, these are already micro-batches worth timing: the first step warmed up.
             if self.spec.shapes.typical.is_empty() {
@@ -120,16 +119,11 @@ impl Probe<'_> {
     fn time_longest(&mut self) -> Result<()> {
         let rows = std::mem::take(&mut self.rows.longest);
         let started = Instant::now();
-        let mut extra = 0;
         while self.wants_more(started) {
-            let seconds = self.micro(&rows)?;
+            let seconds = self.pass(&rows)?;
             self.out.micro_seconds.push(seconds);
-            extra += 1;
         }
-        if extra > 0 {
-            let seconds = self.update();
-            self.out.optimizer_seconds.push(seconds);
-        }
+        self.finish_step();
         self.rows.longest = rows;
         Ok(())
     }
@@ -152,7 +146,7 @@ impl Probe<'_> {
                 if !self.wants_more(started) {
                     break 'steps;
                 }
-                let seconds = self.micro(&part)?;
+                let seconds = self.pass(&part)?;
                 if warm < self.spec.effort.warmup {
                     warm += 1;
                 } else {
@@ -160,9 +154,30 @@ impl Probe<'_> {
                 }
             }
         }
-        let seconds = self.update();
-        self.out.optimizer_seconds.push(seconds);
+        self.finish_step();
         Ok(())
+    }
+
+    fn accumulates(&self) -> bool {
+        self.spec.knobs.accumulation(self.spec.effective_batch) > 1
+    }
+
+    /// A timed micro-batch. Without accumulation it is a whole step: gradients that lived on into the next one would
+    /// raise the peak above that of any run.
+    fn pass(&mut self, rows: &[Encoded]) -> Result<f64> {
+        let seconds = self.micro(rows)?;
+        if !self.accumulates() {
+            self.finish_step();
+        }
+        Ok(seconds)
+    }
+
+    /// The update that ends a step, if anything was accumulated.
+    fn finish_step(&mut self) {
+        if !self.learner.gradients().is_empty() {
+            let seconds = self.update();
+            self.out.optimizer_seconds.push(seconds);
+        }
     }
 
     fn wants_more(&self, started: Instant) -> bool {
