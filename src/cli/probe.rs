@@ -47,9 +47,9 @@ pub struct Arguments {
     vram: Option<ByteSize>,
     #[command(flatten)]
     data: DataOptions,
-    /// Longest row in tokens; longer ones are truncated
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    max_length: usize,
+    /// Longest row in tokens; longer ones are truncated [default: 128, or what the model takes if that is less]
+    #[arg(long, value_name = "N")]
+    max_length: Option<usize>,
     /// Samples per optimizer step: the search never changes it
     #[arg(long, value_name = "N", default_value_t = 32)]
     effective_batch: usize,
@@ -133,7 +133,7 @@ impl<'a> Study<'a> {
         greet(arguments, &selected, &workload, cap, talk);
         let problem = Problem {
             effective_batch: arguments.effective_batch,
-            max_length: arguments.max_length,
+            max_length: workload.max_length,
             cap_bytes: Some(cap),
             size: workload.size(),
             smaller: smaller_presets(&workload),
@@ -345,7 +345,7 @@ fn identity(arguments: &Arguments, device: &str, workload: &Workload, problem: &
         num_labels: workload.num_labels,
         longest: workload.shapes.longest,
         lengths_digest: Identity::lengths(&workload.shapes),
-        max_length: arguments.max_length,
+        max_length: workload.max_length,
         effective_batch: arguments.effective_batch,
         device: device.to_string(),
         cap_bytes: problem.cap_bytes,

@@ -35,6 +35,9 @@ pub struct Workload {
     pub notes: Vec<String>,
 }
 
+/// Where rows are truncated if nothing else is asked for.
+const DEFAULT_LENGTH: usize = 128;
+
 /// Outputs of the head where there is no data to count classes in.
 const DEFAULT_LABELS: usize = 2;
 
@@ -46,11 +49,12 @@ impl Workload {
     pub fn new(
         source: ModelSource,
         data: &DataOptions,
-        max_length: usize,
+        max_length: Option<usize>,
         effective_batch: usize,
         seed: u64,
     ) -> Result<Self> {
         let files = ModelFiles::open(&source)?;
+        let max_length = max_length.unwrap_or(DEFAULT_LENGTH.min(files.config.max_length()));
         ensure!(
             (1..=files.config.max_length()).contains(&max_length),
             "--max-length {max_length}: the model takes rows of 1 to {} tokens",
