@@ -13,6 +13,10 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     fn widen(self) -> f32;
     /// The nearest value of this type, ties to even.
     fn narrow(value: f32) -> Self;
+    /// The slice itself where it is 32-bit already: then nothing has to be converted.
+    fn whole(values: &[Self]) -> Option<&[f32]>;
+    /// As [`Element::whole`], to write.
+    fn whole_mut(values: &mut [Self]) -> Option<&mut [f32]>;
 }
 
 impl Element for f32 {
@@ -23,6 +27,12 @@ impl Element for f32 {
     #[inline(always)]
     fn narrow(value: f32) -> f32 {
         value
+    }
+    fn whole(values: &[f32]) -> Option<&[f32]> {
+        Some(values)
+    }
+    fn whole_mut(values: &mut [f32]) -> Option<&mut [f32]> {
+        Some(values)
     }
 }
 
@@ -40,6 +50,12 @@ impl Element for bf16 {
         let quiet = (bits >> 16) | 0x40;
         let is_nan = (bits & 0x7fff_ffff) > 0x7f80_0000;
         bf16::from_bits(if is_nan { quiet as u16 } else { rounded as u16 })
+    }
+    fn whole(_: &[bf16]) -> Option<&[f32]> {
+        None
+    }
+    fn whole_mut(_: &mut [bf16]) -> Option<&mut [f32]> {
+        None
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod micro;
 mod pack;
+mod serial;
 
 use rayon::prelude::*;
 
@@ -17,6 +18,7 @@ use crate::kernels::isa::Isa;
 use crate::kernels::storage::Element;
 use micro::{MAX_TILE, Tile, tile_of};
 use pack::{pack_panel, panel_floats};
+pub use serial::Panels;
 
 /// Inner extent of a packed slice: with it a panel of B (16 wide) takes 24 KiB of the first cache level.
 const KC: usize = 384;
