@@ -1,1 +1,80 @@
-//! (room under construction)
+//! The command line: one file per subcommand.
+
+mod devices;
+mod options;
+mod probe;
+mod run;
+mod talk;
+mod workload;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::worker;
+
+/// How a command ended, as far as the exit code tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Answered.
+    Answered,
+    /// Nothing fits into the given memory.
+    NothingFits,
+    /// Stopped by the user.
+    Interrupted,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(match exit {
+            Exit::Answered => 0,
+            Exit::NothingFits => 3,
+            Exit::Interrupted => 130,
+        })
+    }
+}
+
+/// What every command says at the end of its help.
+const EXIT_CODES: &str = "Exit codes: 0 answered, 1 failed, 2 wrong usage, 3 nothing fits, 130 interrupted.";
+
+#[derive(Parser)]
+#[command(name = "autofit", version, about, after_help = EXIT_CODES, propagate_version = true)]
+/// Finds the fastest way to fine-tune a transformer inside a given amount of GPU memory, and then does it.
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Find the fastest configuration that fits, by short real training steps
+    Probe(Box<probe::Arguments>),
+    /// Fine-tune with a configuration that `probe` found
+    Run(Box<run::Arguments>),
+    /// List the devices that work can be done on
+    Devices,
+    /// The child process in which probes and runs live
+    #[command(name = "__worker", hide = true)]
+    Worker,
+}
+
+/// Runs the command that the arguments name; an error becomes one message on standard error and exit code 1.
+pub fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<Exit> {
+    match command {
+        Command::Probe(arguments) => probe::probe(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Devices => devices::devices(),
+        Command::Worker => worker::run().map(|()| Exit::Answered),
+    }
+}

@@ -204,6 +204,15 @@ impl ModelConfig {
         self.labels.len()
     }
 
+    /// Parameters of the whole model with a head of `num_labels` outputs.
+    pub fn parameters(&self, num_labels: usize) -> u64 {
+        let (d, wide) = (self.hidden_size as u64, self.intermediate_size as u64);
+        let tables = (self.vocab_size + self.max_positions + self.token_types) as u64 * d + 2 * d;
+        let layer = 4 * (d * d + d) + (d * wide + wide) + (wide * d + d) + 4 * d;
+        let head = d * d + d + (d + 1) * num_labels as u64;
+        tables + self.layers as u64 * layer + head
+    }
+
     /// The same model with a head for other classes.
     pub fn with_labels(mut self, labels: Vec<String>) -> Self {
         self.labels = labels;
@@ -341,6 +350,14 @@ mod tests {
         assert_eq!((config.position_offset(), config.max_length(), config.token_types), (2, 512, 1));
         assert_eq!(ModelConfig::from_json(&config.to_json(None))?, config);
         Ok(())
+    }
+
+    #[test]
+    fn counts_parameters_as_published() {
+        // transformers: sum(p.numel()) of DistilBertForSequenceClassification and BertForSequenceClassification.
+        let count = |name: &str| crate::model::presets::config(name).map(|config| config.parameters(2));
+        assert_eq!(count("distilbert"), Some(66_955_010));
+        assert_eq!(count("bert-base"), Some(109_483_778));
     }
 
     #[test]

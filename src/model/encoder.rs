@@ -41,10 +41,20 @@ impl Embeddings {
 
     /// Token ids to hidden states `[batch, length, hidden]` in the pass's precision.
     pub fn forward(&self, inputs: &Inputs, config: &ModelConfig, pass: Pass) -> Tensor<3> {
-        let mut sum = self.word.forward(inputs.ids.clone()) + self.position.forward(inputs.positions.clone());
-        if let Some(types) = &self.token_type {
-            sum = sum + types.forward(inputs.types.clone());
+        self.normalise(self.look_up(inputs), config, pass)
+    }
+
+    /// The sum of the tables' rows, `[batch, length, hidden]` in 32 bits.
+    pub fn look_up(&self, inputs: &Inputs) -> Tensor<3> {
+        let sum = self.word.forward(inputs.ids.clone()) + self.position.forward(inputs.positions.clone());
+        match &self.token_type {
+            Some(types) => sum + types.forward(inputs.types.clone()),
+            None => sum,
         }
+    }
+
+    /// LayerNorm and dropout of the looked-up sum.
+    pub fn normalise(&self, sum: Tensor<3>, config: &ModelConfig, pass: Pass) -> Tensor<3> {
         let masks = pass.masks(&sum.device());
         masks.apply(pass.cast(self.norm.forward(sum)), config.hidden_dropout)
     }

@@ -2,8 +2,8 @@
 
 use burn::module::Module;
 use burn::nn::Linear;
-use burn::tensor::activation::{log_softmax, relu, tanh};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::activation::{relu, tanh};
+use burn::tensor::{Device, Tensor};
 
 use super::config::{Family, ModelConfig};
 use super::encoder::{apply_linear, dense};
@@ -44,12 +44,4 @@ impl Head {
         let pooled = masks.apply(pooled, config.head_dropout);
         pass.widen(apply_linear(&self.classifier, pooled, pass))
     }
-}
-
-/// Sum over the batch of the cross-entropy of logits `[batch, classes]` with class indices `[batch]`.
-///
-/// A sum, not a mean: the training step divides by the samples of the whole optimizer step, so that the gradient
-/// does not depend on how the step is cut.
-pub fn cross_entropy_sum(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-    log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum().neg()
 }

@@ -3,6 +3,7 @@
 //! * [`config`], [`presets`]: shapes, without tensors;
 //! * [`encoder`], [`head`]: the modules, cut into the segments that recomputation needs;
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
+//! * [`source`]: presets and folders;
 //! * [`weights`]: tensor names and files, in and out.
 
 pub mod checkpoint;
@@ -11,6 +12,7 @@ pub mod encoder;
 pub mod head;
 pub mod pass;
 pub mod presets;
+pub mod source;
 pub mod weights;
 
 use burn::module::Module;
@@ -20,6 +22,9 @@ pub use config::{Family, ModelConfig};
 use encoder::{Embeddings, EncoderLayer};
 use head::Head;
 use pass::{Inputs, Pass};
+
+/// Version of Burn, as Cargo.toml pins it.
+pub const BURN_VERSION: &str = "0.22.1";
 
 /// An encoder with a classification head: the parameters, in segments.
 #[derive(Module, Debug)]

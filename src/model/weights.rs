@@ -25,6 +25,20 @@ pub struct LoadReport {
     pub unused: Vec<String>,
 }
 
+impl LoadReport {
+    /// What a person should know about it.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.initialised.is_empty() {
+            notes.push(format!("newly initialised, to be trained: {}", listed(&self.initialised)));
+        }
+        if !self.unused.is_empty() {
+            notes.push(format!("in the checkpoint but not used: {}", listed(&self.unused)));
+        }
+        notes
+    }
+}
+
 /// Our layer names with BERT's (RoBERTa's) and DistilBERT's.
 const LAYER_NAMES: [(&str, &str, &str); 8] = [
     ("query", "attention.self.query", "attention.q_lin"),
@@ -111,7 +125,9 @@ pub fn load(model: Classifier, config: &ModelConfig, checkpoint: &mut Checkpoint
     if !missing.is_empty() {
         bail!("the checkpoint lacks {} tensors of the encoder: {}", missing.len(), listed(&missing));
     }
-    let unused = checkpoint.names().filter(|name| !used.contains(*name)).map(str::to_string).collect();
+    // Old checkpoints hold the constant 0, 1, 2, … beside the weights.
+    let counted = |name: &str| name.ends_with("position_ids");
+    let unused = checkpoint.names().filter(|n| !used.contains(*n) && !counted(n)).map(str::to_string).collect();
     Ok((model, LoadReport { initialised, unused }))
 }
 

@@ -1,1 +1,5 @@
-//! (room under construction)
+//! What a study says to a person.
+//!
+//! * [`terminal`]: the table of trials and the answer, as text.
+
+pub mod terminal;

@@ -1,1 +1,20 @@
-//! (room under construction)
+//! Training: the one step that probes measure and runs repeat, and what surrounds it.
+//!
+//! * [`step`]: micro-batches accumulate, then one update ([`step::Learner`]);
+//! * [`recompute`]: forward and backward of one micro-batch, segment by segment, with chosen layers recomputed;
+//! * [`gradients`], [`optimizer`], [`schedule`], [`objective`]: the parts of a step.
+
+pub mod batch;
+pub mod evaluate;
+pub mod gradients;
+pub mod metrics;
+pub mod objective;
+pub mod optimizer;
+pub mod recompute;
+pub mod save;
+pub mod schedule;
+pub mod spec;
+pub mod step;
+pub mod trainer;
+
+pub use step::Learner;

@@ -1,0 +1,84 @@
+//! Options that several commands share.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Where rows come from.
+#[derive(Args, Clone, Debug)]
+pub struct DataOptions {
+    /// CSV (with a header), TSV or JSONL file to train on
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// Column of the text [default: text]
+    #[arg(long, value_name = "COLUMN")]
+    pub text_column: Option<String>,
+    /// Column of a second text, for pairs
+    #[arg(long, value_name = "COLUMN")]
+    pub text_pair_column: Option<String>,
+    /// Column of the label [default: label]
+    #[arg(long, value_name = "COLUMN")]
+    pub label_column: Option<String>,
+    /// The labels are numbers to predict, not classes
+    #[arg(long)]
+    pub regression: bool,
+}
+
+impl DataOptions {
+    /// Column of the text.
+    pub fn text(&self) -> String {
+        self.text_column.clone().unwrap_or_else(|| "text".into())
+    }
+
+    /// Column of the label.
+    pub fn label(&self) -> String {
+        self.label_column.clone().unwrap_or_else(|| "label".into())
+    }
+}
+
+/// Hyperparameters of training.
+#[derive(Args, Clone, Debug)]
+pub struct TrainOptions {
+    /// File to evaluate on
+    #[arg(long, value_name = "FILE", conflicts_with = "eval_fraction")]
+    pub eval_data: Option<PathBuf>,
+    /// Share of the data to hold out for evaluation, drawn evenly from every class; 0 for none [default: 0.1]
+    #[arg(long, value_name = "SHARE")]
+    pub eval_fraction: Option<f64>,
+    /// Times through the data [default: 3]
+    #[arg(long, value_name = "N", conflicts_with = "steps")]
+    pub epochs: Option<f64>,
+    /// Optimizer steps
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
+    /// Peak learning rate
+    #[arg(long, value_name = "X", default_value_t = 5e-5)]
+    pub learning_rate: f64,
+    /// What the learning rate does after warm-up: linear, cosine or constant
+    #[arg(long, value_name = "NAME", default_value_t = crate::train::schedule::Decay::Linear)]
+    pub schedule: crate::train::schedule::Decay,
+    /// Share of all steps over which the learning rate rises from 0
+    #[arg(long, value_name = "SHARE", default_value_t = 0.06)]
+    pub warmup: f64,
+    /// Decoupled weight decay (not on biases and LayerNorm)
+    #[arg(long, value_name = "X", default_value_t = 0.01)]
+    pub weight_decay: f64,
+    /// Largest norm of the gradient; 0 never clips
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub clip_norm: f64,
+    /// Share of the target probability that is spread over all classes
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub label_smoothing: f64,
+    /// Weight classes by the inverse of their frequency
+    #[arg(long)]
+    pub balance_classes: bool,
+    /// Evaluate every N optimizer steps, besides the end of each epoch
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub evaluate_every: usize,
+    /// Folder for the trained model [default: the configuration's folder + /model]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Write into the output folder even if it is not empty
+    #[arg(long)]
+    pub overwrite: bool,
+}

@@ -1,0 +1,461 @@
+//! `autofit probe`: finds the fastest configuration that fits.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use super::Exit;
+use super::options::{DataOptions, TrainOptions};
+use super::run;
+use super::talk::Talk;
+use super::workload::{self, Workload};
+use crate::device::select;
+use crate::model::{presets, source};
+use crate::plan::{ByteSize, Outcome};
+use crate::probe::protocol::{Attempt, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
+use crate::probe::{Executor, LocalProcess, Workers, interrupt};
+use crate::report::terminal::{self, Row};
+use crate::study::answer::{Answer, Verdict};
+use crate::study::best::{Best, Data, Model, Setting};
+use crate::study::driver::{self, Limits, Observer, Prober};
+use crate::study::identity::Identity;
+use crate::study::journal::{BEST, Journal};
+use crate::study::problem::Problem;
+use crate::study::row::Derived;
+use crate::study::search_space::SearchSpace;
+use crate::study::trial::{Request, Trial};
+
+/// Examples under the help.
+const EXAMPLES: &str = "Examples:
+  autofit probe --model distilbert --vram 6G
+  autofit probe --model ./my-bert --vram 6G --data train.csv --max-length 256
+  autofit probe --model ./my-bert --vram 6G --data train.csv --then-run --epochs 3";
+
+/// Finds the fastest configuration that fits.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Folder of a Hugging Face model, or a preset: tinybert, minilm, distilbert, bert-base, roberta-base, bert-large,
+    /// roberta-large (random weights of the true shape)
+    #[arg(long, value_name = "NAME|DIR")]
+    model: String,
+    /// Memory that training may use, as in 6G, 500M, 1.5GiB (G means GiB) [default: 90 % of what is free]
+    #[arg(long, value_name = "SIZE")]
+    vram: Option<ByteSize>,
+    #[command(flatten)]
+    data: DataOptions,
+    /// Longest row in tokens; longer ones are truncated
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    max_length: usize,
+    /// Samples per optimizer step: the search never changes it
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    effective_batch: usize,
+    /// Search space: a name or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "default")]
+    space: String,
+    /// Device: auto, cpu, cuda:N, rocm:N or vulkan:N
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    device: String,
+    /// Seed of weights, token ids, the order of rows and dropout
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+    /// Folder of the study [default: results/ + model, data and memory]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Stop in time with the best so far, as in 90s, 5m, 1h
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    budget: Option<Duration>,
+    /// Longest time for one probe
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    deadline: Duration,
+    /// Forget the trials of an earlier study in the same folder
+    #[arg(long)]
+    fresh: bool,
+    /// A new process for every probe, instead of keeping one while trials fit
+    #[arg(long)]
+    fresh_workers: bool,
+    /// Start workers by a command, with {worker} in the place of the worker's own command line
+    #[arg(long, value_name = "COMMAND")]
+    launcher: Option<String>,
+    /// Train with the answer at once; takes the options of `run`
+    #[arg(long)]
+    then_run: bool,
+    #[command(flatten)]
+    train: TrainOptions,
+    /// Say nothing on standard error but errors
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print best.toml's content as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Trials that one worker process may serve while all of them fit.
+const WARM_JOBS: usize = 16;
+
+/// Searches, prints the answer and writes `best.toml`.
+///
+/// # Errors
+/// If the model, the data, the space or the study's folder can't be used, or probing is impossible.
+pub fn probe(arguments: &Arguments) -> Result<Exit> {
+    ensure!(arguments.effective_batch > 0, "--effective-batch 0: at least 1 sample is needed");
+    let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
+    let mut talk = Talk::new(arguments.quiet);
+    let mut study = Study::prepare(arguments, interrupted, &mut talk)?;
+    let verdict = study.search(&mut talk)?;
+    study.conclude(&verdict, talk)
+}
+
+/// A study about to run.
+struct Study<'a> {
+    arguments: &'a Arguments,
+    interrupted: &'static AtomicBool,
+    workload: Workload,
+    device: String,
+    problem: Problem,
+    journal: Journal,
+}
+
+impl<'a> Study<'a> {
+    fn prepare(arguments: &'a Arguments, interrupted: &'static AtomicBool, talk: &mut Talk) -> Result<Self> {
+        let selected = select::select(&arguments.device)?;
+        let space = SearchSpace::load(&arguments.space)?;
+        let cap = cap(arguments, &selected, talk)?;
+        let model = source::parse(&arguments.model)?;
+        if arguments.data.data.is_some() {
+            talk.now("reading and tokenizing the data");
+        }
+        let workload =
+            Workload::new(model, &arguments.data, arguments.max_length, arguments.effective_batch, arguments.seed)?;
+        greet(arguments, &selected, &workload, cap, talk);
+        let problem = Problem {
+            effective_batch: arguments.effective_batch,
+            max_length: arguments.max_length,
+            cap_bytes: Some(cap),
+            size: workload.size(),
+            smaller: smaller_presets(&workload),
+            space,
+        };
+        let identity = identity(arguments, &selected.name, &workload, &problem);
+        let folder = arguments.out.clone().unwrap_or_else(|| default_folder(arguments, cap));
+        let journal = Journal::open(&folder, &identity, arguments.fresh)?;
+        if !journal.trials().is_empty() {
+            talk.line(&format!("resuming {}: {} trials are known", folder.display(), journal.trials().len()));
+        }
+        Ok(Study { arguments, interrupted, workload, device: selected.name, problem, journal })
+    }
+
+    fn search(&mut self, talk: &mut Talk) -> Result<Verdict> {
+        let mut executor = match &self.arguments.launcher {
+            Some(command) => LocalProcess::behind(command)?,
+            None => LocalProcess::this_program()?,
+        }
+        .interrupt(self.interrupted);
+        if !self.arguments.fresh_workers {
+            executor = executor.workers(Workers::Warm { max_jobs: WARM_JOBS });
+        }
+        let talk = std::cell::RefCell::new(talk);
+        let layers = self.workload.config.layers;
+        let mut prober = Worker {
+            executor,
+            device: self.device.clone(),
+            workload: self.workload.clone(),
+            arguments: self.arguments,
+            talk: &talk,
+            cap_bytes: self.problem.cap_bytes,
+        };
+        let effective_batch = self.problem.effective_batch;
+        let mut observer = Teller { talk: &talk, effective_batch, layers, best: None };
+        let clock = driver::stopwatch();
+        let limits = Limits { budget: self.arguments.budget, interrupted: self.interrupted, elapsed: &clock };
+        driver::run(self.problem.clone(), &mut self.journal, &mut prober, &mut observer, &limits)
+    }
+
+    fn conclude(&self, verdict: &Verdict, mut talk: Talk) -> Result<Exit> {
+        let layers = self.workload.config.layers;
+        let effective = self.problem.effective_batch;
+        let written = match verdict.answer() {
+            Some(answer) => Some(self.write(answer)?),
+            None => None,
+        };
+        self.print_table(verdict, &mut talk)?;
+        if let (Some(answer), false) = (verdict.answer(), self.arguments.json) {
+            print!("{}", terminal::answer(answer, self.problem.cap_bytes, effective, layers));
+        }
+        if let (Some((best, path)), true) = (&written, self.arguments.json) {
+            println!("{}", serde_json::to_string_pretty(best)?);
+            talk.line(&format!("written to {}", path.display()));
+        }
+        if let (Some((_, path)), false) = (&written, self.arguments.json) {
+            println!("  written  {}", path.display());
+            if !self.arguments.then_run {
+                println!("  train    {}", next_command(self.arguments, path));
+            }
+        }
+        match verdict {
+            Verdict::Found(_) => match (self.arguments.then_run, written) {
+                (true, Some((best, path))) => {
+                    drop(talk);
+                    run::train(&run::Request::after_probe(&self.arguments.train, &self.arguments.data, best, path))
+                }
+                _ => Ok(Exit::Answered),
+            },
+            Verdict::NothingFits(shortfall) => {
+                print!("{}", terminal::shortfall(shortfall, effective, layers));
+                Ok(Exit::NothingFits)
+            }
+            Verdict::Failed { reason } => bail!("no probe succeeded: {reason}"),
+            Verdict::OutOfTime { best: Some(_) } => Ok(Exit::Answered),
+            Verdict::OutOfTime { best: None } => bail!("--budget was over before anything was known to fit"),
+            Verdict::Interrupted { .. } => {
+                talk.line("interrupted; the same command goes on where it stopped");
+                Ok(Exit::Interrupted)
+            }
+        }
+    }
+
+    fn print_table(&self, verdict: &Verdict, talk: &mut Talk) -> Result<()> {
+        let sampler = crate::study::sampler::Sampler::new(self.problem.clone())?;
+        let trials = self.journal.trials();
+        let rows: Vec<Row<'_>> = trials
+            .iter()
+            .map(|trial| Row { trial, samples_per_second: sampler.derive(trials, trial).samples_per_second })
+            .collect();
+        let winner = verdict.answer().map(|answer| answer.knobs);
+        let (effective, layers) = (self.problem.effective_batch, self.workload.config.layers);
+        let text = terminal::table(&rows, winner.as_ref(), effective, layers);
+        match self.arguments.json {
+            true => talk.line(&text),
+            false => println!("\n{text}"),
+        }
+        Ok(())
+    }
+
+    fn write(&self, answer: &Answer) -> Result<(Best, PathBuf)> {
+        let data = self.arguments.data.data.as_ref().zip(self.workload.survey.as_ref()).map(|(file, survey)| {
+            let options = &self.arguments.data;
+            let pair = options.text_pair_column.clone();
+            Data {
+                file: std::path::absolute(file).unwrap_or_else(|_| file.clone()),
+                columns: std::iter::once(options.text()).chain(pair).chain([options.label()]).collect(),
+                longest: survey.longest,
+                rows: survey.lengths.len(),
+            }
+        });
+        let source = match &self.workload.source {
+            ModelSource::Folder(folder) => ModelSource::Folder(std::path::absolute(folder)?),
+            preset => preset.clone(),
+        };
+        let setting = Setting {
+            model: Model { source, num_labels: self.workload.num_labels },
+            data,
+            device: self.device.clone(),
+            seed: self.arguments.seed,
+            autofit: env!("CARGO_PKG_VERSION").into(),
+            framework: format!("burn {}", crate::model::BURN_VERSION),
+            unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        };
+        let best = Best::new(&self.problem, self.journal.trials(), answer, setting);
+        let path = self.journal.folder().join(BEST);
+        best.write(&path)?;
+        Ok((best, path))
+    }
+}
+
+/// The command that trains with the answer.
+fn next_command(arguments: &Arguments, path: &std::path::Path) -> String {
+    match &arguments.data.data {
+        Some(data) => format!("autofit run --config {} --data {}", path.display(), data.display()),
+        None => format!("autofit run --config {} --model DIR --data FILE.csv", path.display()),
+    }
+}
+
+/// Bytes that the workload may use.
+fn cap(arguments: &Arguments, selected: &select::Selected, talk: &mut Talk) -> Result<u64> {
+    let free = select::free_bytes(selected);
+    match (arguments.vram, free) {
+        (Some(vram), free) => {
+            if let Some(free) = free.filter(|&free| free < vram.0) {
+                talk.line(&format!(
+                    "note: only {} of memory are free here, less than --vram {vram}: probes near the cap may fail for \
+                     that reason",
+                    ByteSize(free)
+                ));
+            }
+            Ok(vram.0)
+        }
+        (None, Some(free)) => {
+            let cap = free / 10 * 9;
+            talk.line(&format!("--vram was not given: using 90 % of what is free, {}", ByteSize(cap)));
+            Ok(cap)
+        }
+        (None, None) => bail!("{} does not say how much memory is free: give --vram, as in --vram 6G", selected.name),
+    }
+}
+
+fn greet(arguments: &Arguments, selected: &select::Selected, workload: &Workload, cap: u64, talk: &mut Talk) {
+    talk.line(&format!(
+        "{}: {} layers, {:.1} million parameters · cap {} · effective batch {} · on {} ({})",
+        arguments.model,
+        workload.config.layers,
+        workload.config.parameters(workload.num_labels) as f64 / 1e6,
+        ByteSize(cap),
+        arguments.effective_batch,
+        selected.name,
+        select::describe(selected)
+    ));
+    match &workload.survey {
+        Some(survey) => talk.line(&format!(
+            "{} rows, {} labels · tokens a row: {} in the middle, {} at most{}",
+            survey.lengths.len(),
+            workload.num_labels,
+            survey.percentile(50.0),
+            survey.longest,
+            match survey.truncated {
+                0 => String::new(),
+                n => format!(" ({n} rows truncated)"),
+            }
+        )),
+        None => talk.line(&format!("synthetic rows of {} tokens (give --data for your own)", workload.max_length)),
+    }
+    workload.notes.iter().for_each(|note| talk.line(&format!("note: {note}")));
+}
+
+fn smaller_presets(workload: &Workload) -> Vec<(String, crate::study::problem::SizeHint)> {
+    let own = workload.config.parameters(workload.num_labels);
+    presets::names()
+        .filter_map(|name| Some((name, presets::config(name)?)))
+        .filter(|(_, config)| config.parameters(workload.num_labels) < own)
+        .map(|(name, config)| {
+            (name.to_string(), workload::size_of(&config, workload.num_labels, workload.shapes.longest))
+        })
+        .collect()
+}
+
+fn identity(arguments: &Arguments, device: &str, workload: &Workload, problem: &Problem) -> Identity {
+    let model = match &workload.source {
+        ModelSource::Preset(name) => name.clone(),
+        ModelSource::Folder(folder) => std::path::absolute(folder).unwrap_or(folder.clone()).display().to_string(),
+    };
+    Identity {
+        model,
+        num_labels: workload.num_labels,
+        longest: workload.shapes.longest,
+        lengths_digest: Identity::lengths(&workload.shapes),
+        max_length: arguments.max_length,
+        effective_batch: arguments.effective_batch,
+        device: device.to_string(),
+        cap_bytes: problem.cap_bytes,
+        space_digest: Identity::space(&problem.space),
+        seed: arguments.seed,
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+/// `results/distilbert-6.00GiB`, `results/my-bert-train-500MiB`.
+fn default_folder(arguments: &Arguments, cap: u64) -> PathBuf {
+    let stem = |path: &std::path::Path| {
+        path.components().next_back().map(|part| {
+            std::path::Path::new(part.as_os_str()).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+        })
+    };
+    let model = stem(std::path::Path::new(&arguments.model));
+    let data = arguments.data.data.as_deref().and_then(stem);
+    let size = ByteSize(cap).to_string().replace(' ', "");
+    let name: Vec<String> = model.into_iter().chain(data).chain([size]).collect();
+    PathBuf::from("results").join(name.join("-"))
+}
+
+/// `90s`, `5m`, `1h`, or plain seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) if text.ends_with('m') => (number, 60.0),
+        Some(number) if text.ends_with('h') => (number, 3600.0),
+        Some(number) => (number, 1.0),
+        None => (text, 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => {
+            Duration::try_from_secs_f64(value * factor).map_err(|_| format!("'{text}' is too long"))
+        }
+        _ => Err(format!("'{text}' is not a time: write 90s, 5m or 1h")),
+    }
+}
+
+/// Probes by worker processes.
+struct Worker<'a, 't> {
+    executor: LocalProcess,
+    device: String,
+    workload: Workload,
+    arguments: &'a Arguments,
+    talk: &'a std::cell::RefCell<&'t mut Talk>,
+    cap_bytes: Option<u64>,
+}
+
+impl Prober for Worker<'_, '_> {
+    fn probe(&mut self, request: &Request) -> Result<Attempt> {
+        let spec = ProbeSpec {
+            model: self.workload.source.clone(),
+            num_labels: self.workload.num_labels,
+            knobs: request.knobs,
+            effective_batch: self.arguments.effective_batch,
+            shapes: self.workload.shapes.clone(),
+            effort: request.effort,
+            seed: self.arguments.seed,
+        };
+        let cap_bytes = self.cap_bytes;
+        let job = Job { protocol: PROTOCOL, device: self.device.clone(), cap_bytes, task: Task::Probe(spec) };
+        let (talk, started) = (self.talk, Instant::now());
+        let finished = self.executor.run(&job, self.arguments.deadline, &mut |message| {
+            if let Message::Progress(text) = message {
+                let seconds = started.elapsed().as_secs();
+                talk.borrow_mut().now(&format!("  {} · {text} · {seconds} s", request.knobs));
+            }
+        });
+        Ok(finished.attempt)
+    }
+}
+
+/// Tells a person how it goes.
+struct Teller<'a, 't> {
+    talk: &'a std::cell::RefCell<&'t mut Talk>,
+    effective_batch: usize,
+    layers: usize,
+    best: Option<f64>,
+}
+
+impl Observer for Teller<'_, '_> {
+    fn asked(&mut self, number: usize, request: &Request, expected_seconds: Option<f64>) {
+        let time = expected_seconds.map_or(String::new(), |s| format!(", about {s:.0} s"));
+        let configuration = terminal::configuration(&request.knobs, self.effective_batch, self.layers);
+        let mut talk = self.talk.borrow_mut();
+        talk.line(&format!("{number:>3}  {configuration}\n     why: {}{time}", request.why));
+    }
+
+    fn told(&mut self, trial: &Trial, derived: &Derived) {
+        let attempt = &trial.attempt;
+        let text = match (attempt.outcome, &attempt.measurement) {
+            (Outcome::Fit, Some(measured)) => format!(
+                "fits: {} at the peak, {} samples/s",
+                ByteSize(measured.peak_bytes),
+                derived.samples_per_second.map_or("?".into(), |s| format!("{s:.2}"))
+            ),
+            (Outcome::Pruned, _) => format!("left out: {}: {}", trial.knobs, attempt.reason),
+            (outcome, _) => format!("{outcome}: {}", attempt.reason),
+        };
+        let mut talk = self.talk.borrow_mut();
+        talk.line(&format!("     {text} ({:.1} s)", attempt.wall_seconds));
+    }
+
+    fn best(&mut self, answer: &Answer) {
+        let speed = answer.score.samples_per_second;
+        if self.best.is_none_or(|best| (speed / best - 1.0).abs() > 1e-3) {
+            self.best = Some(speed);
+            let configuration = terminal::configuration(&answer.knobs, self.effective_batch, self.layers);
+            self.talk.borrow_mut().line(&format!("     best so far: {configuration}, {speed:.2} samples/s"));
+        }
+    }
+}

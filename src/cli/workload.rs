@@ -1,0 +1,116 @@
+//! What is to be trained, found out without a tensor: shapes of the model and of its rows.
+
+use anyhow::{Context, Result, ensure};
+
+use super::options::DataOptions;
+use crate::data::corpus::{Corpus, LabelSource};
+use crate::data::lengths::Survey;
+use crate::data::order;
+use crate::data::source::{Columns, LabelKind};
+use crate::data::tokenize::Tokenizer;
+use crate::model::ModelConfig;
+use crate::model::source::ModelFiles;
+use crate::probe::protocol::{ModelSource, Shapes};
+use crate::study::problem::SizeHint;
+
+/// Optimizer steps of typical lengths that a probe is told about.
+const TYPICAL_STEPS: usize = 16;
+
+/// A model with the rows that it will see.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Where the model comes from.
+    pub source: ModelSource,
+    /// Its shape.
+    pub config: ModelConfig,
+    /// Outputs of the head.
+    pub num_labels: usize,
+    /// Where rows are truncated.
+    pub max_length: usize,
+    /// What a probe is told about the rows.
+    pub shapes: Shapes,
+    /// The rows' lengths, where there are rows.
+    pub survey: Option<Survey>,
+    /// What is worth a word.
+    pub notes: Vec<String>,
+}
+
+/// Outputs of the head where there is no data to count classes in.
+const DEFAULT_LABELS: usize = 2;
+
+impl Workload {
+    /// Surveys a model and its data.
+    ///
+    /// # Errors
+    /// If the model or the data can't be used, or rows may be longer than the model has positions.
+    pub fn new(
+        source: ModelSource,
+        data: &DataOptions,
+        max_length: usize,
+        effective_batch: usize,
+        seed: u64,
+    ) -> Result<Self> {
+        let files = ModelFiles::open(&source)?;
+        ensure!(
+            (1..=files.config.max_length()).contains(&max_length),
+            "--max-length {max_length}: the model takes rows of 1 to {} tokens",
+            files.config.max_length()
+        );
+        let mut workload = Workload {
+            source,
+            num_labels: DEFAULT_LABELS,
+            max_length,
+            shapes: Shapes { longest: max_length, typical: Vec::new() },
+            survey: None,
+            notes: Vec::new(),
+            config: files.config.clone(),
+        };
+        if data.data.is_some() {
+            workload.read(&files, data, effective_batch, seed)?;
+        }
+        Ok(workload)
+    }
+
+    fn read(&mut self, files: &ModelFiles, data: &DataOptions, effective_batch: usize, seed: u64) -> Result<()> {
+        let Some(path) = &data.data else { return Ok(()) };
+        let folder = files.folder.as_ref().context(
+            "--data needs the model's tokenizer to know how long its rows are, and a preset has none: give --model the \
+             folder of a pretrained model (config.json, model.safetensors, tokenizer.json), or leave --data away to \
+             probe with synthetic rows",
+        )?;
+        let tokenizer = Tokenizer::from_folder(folder, self.max_length)?;
+        tokenizer.check_vocab(files.config.vocab_size)?;
+        let columns = Columns { text: data.text(), pair: data.text_pair_column.clone(), label: Some(data.label()) };
+        let kind = if data.regression { LabelKind::Number } else { LabelKind::Auto };
+        let labels = LabelSource::Own { kind, model: &files.config.labels };
+        let corpus = Corpus::read(path, &columns, labels, &tokenizer)?;
+        let survey = Survey::of(&corpus.rows);
+        let order = order::epoch_order(corpus.len(), seed, 0);
+        let typical: Vec<usize> =
+            order.iter().take(effective_batch * TYPICAL_STEPS).map(|&row| survey.lengths[row]).collect();
+        let even = typical.iter().all(|&length| length == survey.longest);
+        self.num_labels = corpus.labels.as_ref().map_or(1, |labels| labels.len());
+        self.shapes = Shapes { longest: survey.longest, typical: if even { Vec::new() } else { typical } };
+        self.notes = corpus.warnings;
+        self.survey = Some(survey);
+        Ok(())
+    }
+
+    /// The size of the model with its rows.
+    pub fn size(&self) -> SizeHint {
+        size_of(&self.config, self.num_labels, self.shapes.longest)
+    }
+}
+
+/// The size of any model at rows of `length` tokens.
+pub fn size_of(config: &ModelConfig, num_labels: usize, length: usize) -> SizeHint {
+    SizeHint {
+        parameters: config.parameters(num_labels),
+        hidden: config.hidden_size,
+        layers: config.layers,
+        intermediate: config.intermediate_size,
+        heads: config.heads,
+        vocab: config.vocab_size,
+        length,
+    }
+}

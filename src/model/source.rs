@@ -1,0 +1,79 @@
+//! Where a model comes from: a preset without files, or a Hugging Face folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use burn::tensor::Device;
+use serde_json::Value;
+
+use super::checkpoint::Checkpoint;
+use super::weights::{self, LoadReport};
+use super::{Classifier, ModelConfig, presets};
+use crate::probe::protocol::ModelSource;
+
+/// A model that has been found but not loaded: no tensor is held.
+#[derive(Clone, Debug)]
+pub struct ModelFiles {
+    /// Shape and arithmetic, with the labels that the files name.
+    pub config: ModelConfig,
+    /// The folder, unless the model is a preset.
+    pub folder: Option<PathBuf>,
+    /// `config.json` as it was read, for keys that autofit passes through.
+    pub original: Option<Value>,
+}
+
+impl ModelFiles {
+    /// Reads the configuration of a preset or folder.
+    ///
+    /// # Errors
+    /// If the preset is unknown, or the folder has no valid `config.json`.
+    pub fn open(source: &ModelSource) -> Result<Self> {
+        match source {
+            ModelSource::Preset(name) => match presets::config(name) {
+                Some(config) => Ok(ModelFiles { config, folder: None, original: None }),
+                None => bail!("there is no preset '{name}': {}", known_presets()),
+            },
+            ModelSource::Folder(folder) => {
+                let file = folder.join("config.json");
+                let config = ModelConfig::from_file(&file)?;
+                let text = std::fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
+                let original = serde_json::from_str(&text).ok();
+                Ok(ModelFiles { config, folder: Some(folder.clone()), original })
+            }
+        }
+    }
+
+    /// The model on `device`, with the weights of the folder (a preset's are random).
+    ///
+    /// # Errors
+    /// If the folder's weights are not those of its `config.json`.
+    pub fn load(&self, config: &ModelConfig, seed: u64, device: &Device) -> Result<(Classifier, LoadReport)> {
+        let model = Classifier::init(config, seed, device);
+        match &self.folder {
+            None => Ok((model, LoadReport::default())),
+            Some(folder) => weights::load(model, config, &mut Checkpoint::open(folder)?),
+        }
+    }
+}
+
+/// Turns what a person typed into a source: an existing folder, else a preset's name.
+///
+/// # Errors
+/// If it is neither, with the presets there are.
+pub fn parse(text: &str) -> Result<ModelSource> {
+    let path = Path::new(text);
+    if path.is_dir() {
+        return Ok(ModelSource::Folder(path.to_path_buf()));
+    }
+    if path.is_file() {
+        bail!("--model {text} is a file: give the folder that holds config.json and model.safetensors");
+    }
+    if presets::config(text).is_some() {
+        return Ok(ModelSource::Preset(text.to_string()));
+    }
+    bail!("--model {text}: there is no such folder and no such preset; {}", known_presets())
+}
+
+fn known_presets() -> String {
+    format!("presets are {}", presets::names().collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,56 @@
+//! Ctrl-C, `kill` and a closed terminal: the first asks, the second insists.
+//!
+//! The first SIGINT, SIGTERM or SIGHUP only raises a flag; whoever runs a worker looks at it several times a second,
+//! ends the worker politely, and the study is left in good order. The second one kills the workers and leaves at once.
+//! A signal that was ignored when the program started (`nohup`) stays ignored.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+
+use super::os::{self, Group};
+
+/// Raised by the first signal.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Groups to kill at the second signal; 0 is an empty slot. An array, for a handler may not take a lock.
+static RUNNING: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
+
+/// Catches SIGINT, SIGTERM and SIGHUP, and returns the flag that the first of them raises.
+///
+/// # Errors
+/// If the system refuses a handler.
+pub fn install() -> io::Result<&'static AtomicBool> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        os::handle(signal, on_signal)?;
+    }
+    Ok(&INTERRUPTED)
+}
+
+/// Keeps to atomics, `kill` and `_exit`.
+extern "C" fn on_signal(signal: libc::c_int) {
+    if INTERRUPTED.swap(true, SeqCst) {
+        for group in &RUNNING {
+            os::signal_group(Group(group.load(SeqCst)), libc::SIGKILL);
+        }
+        // As a shell reports a death by this signal: 130 for Ctrl-C.
+        os::exit_now(128 + signal);
+    }
+}
+
+/// A group on the list of what the second signal kills, for as long as this lives.
+pub(super) struct Registered(Option<&'static AtomicI32>);
+
+impl Registered {
+    /// Lists `group`. On a full list it stays unlisted: the guard still ends it when this process is gone.
+    pub(super) fn new(group: Group) -> Self {
+        Registered(RUNNING.iter().find(|slot| slot.compare_exchange(0, group.0, SeqCst, SeqCst).is_ok()))
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some(slot) = self.0 {
+            slot.store(0, SeqCst);
+        }
+    }
+}

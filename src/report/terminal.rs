@@ -1,0 +1,165 @@
+//! The table of trials and the answer as plain text: readable without colour, at 80 columns.
+
+use std::fmt::Write;
+
+use crate::plan::{ByteSize, Knobs, OptimizerKind, Outcome};
+use crate::study::answer::{Answer, Neighbour};
+use crate::study::shortfall::Shortfall;
+use crate::study::trial::Trial;
+
+/// A trial with its speed, where it was measured.
+#[derive(Clone, Debug)]
+pub struct Row<'a> {
+    /// The trial.
+    pub trial: &'a Trial,
+    /// Samples per second of an effective batch.
+    pub samples_per_second: Option<f64>,
+}
+
+/// The words for a density.
+pub fn density(knobs: &Knobs, layers: usize) -> String {
+    match knobs.checkpoint_layers {
+        0 => "keep all layers".into(),
+        r if r >= layers => "recompute all layers".into(),
+        r => format!("recompute {r} of {layers} layers"),
+    }
+}
+
+/// One configuration in one line.
+pub fn configuration(knobs: &Knobs, effective_batch: usize, layers: usize) -> String {
+    let accumulation = knobs.accumulation(effective_batch);
+    let mut text = format!(
+        "{} · micro-batch {} × {accumulation} · {}",
+        knobs.precision,
+        knobs.micro_batch,
+        density(knobs, layers)
+    );
+    if knobs.optimizer != OptimizerKind::AdamW {
+        let _ = write!(text, " · {}", knobs.optimizer);
+    }
+    if let Some(frozen) = knobs.frozen_layers {
+        let _ = write!(text, " · {frozen} layers frozen");
+    }
+    if let Some(rank) = knobs.lora_rank {
+        let _ = write!(text, " · LoRA rank {rank}");
+    }
+    text
+}
+
+/// The trials that were run, the winner first, then by speed, then what did not fit.
+pub fn table(rows: &[Row<'_>], winner: Option<&Knobs>, effective_batch: usize, layers: usize) -> String {
+    let mut shown: Vec<&Row<'_>> = rows.iter().filter(|row| row.trial.attempt.outcome != Outcome::Pruned).collect();
+    shown.sort_by(|a, b| {
+        let key = |row: &Row<'_>| (Some(&row.trial.knobs) != winner, -row.samples_per_second.unwrap_or(-1.0));
+        let (a, b) = (key(a), key(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    // The same combination may have been measured more than once: its last and longest probe speaks for it.
+    let mut seen: Vec<Knobs> = Vec::new();
+    let mut out = String::from("   precision  micro × accum  recomputed  peak memory  samples/s  outcome\n");
+    for row in shown.iter().rev().rev() {
+        let knobs = row.trial.knobs;
+        if seen.contains(&knobs) {
+            continue;
+        }
+        seen.push(knobs);
+        let attempt = &row.trial.attempt;
+        let peak = attempt.measurement.as_ref().map_or("-".into(), |m| ByteSize(m.peak_bytes).to_string());
+        let speed = row.samples_per_second.map_or("-".into(), |s| format!("{s:.2}"));
+        let mark = if Some(&knobs) == winner { '>' } else { ' ' };
+        let cut = format!("{} × {}", knobs.micro_batch, knobs.accumulation(effective_batch));
+        let share = format!("{}/{layers}", knobs.checkpoint_layers);
+        let _ = writeln!(
+            out,
+            " {mark} {:<9}  {cut:>13}  {share:>10}  {peak:>11}  {speed:>9}  {}",
+            knobs.precision, attempt.outcome
+        );
+    }
+    out
+}
+
+/// The answer, its memory and its neighbours.
+pub fn answer(answer: &Answer, cap: Option<u64>, effective_batch: usize, layers: usize) -> String {
+    let mut out = String::new();
+    let score = &answer.score;
+    let (low, high) = score.interval();
+    let _ = writeln!(out, "Fastest that fits: {}", configuration(&answer.knobs, effective_batch, layers));
+    let _ = writeln!(
+        out,
+        "  speed    {:.2} samples/s (95 % between {low:.2} and {high:.2}), {:.2} s an optimizer step of {effective_batch}",
+        score.samples_per_second, score.step_seconds
+    );
+    let peak = ByteSize(score.peak_bytes);
+    let _ = match cap {
+        Some(cap) => writeln!(out, "  memory   {peak} of {} at the longest rows", ByteSize(cap)),
+        None => writeln!(out, "  memory   {peak} at the longest rows; no cap was given"),
+    };
+    out += &bar(answer, cap.unwrap_or(score.peak_bytes));
+    let _ = writeln!(out, "  next     {}", neighbour(&answer.larger_micro, "larger micro-batch"));
+    let _ = writeln!(out, "           {}", neighbour(&answer.lower_density, "fewer layers recomputed"));
+    if !answer.certified {
+        let _ = writeln!(out, "  NOT certified: there was no time for the longer probe with an evaluation batch");
+    }
+    out
+}
+
+fn neighbour(neighbour: &Neighbour, what: &str) -> String {
+    match (&neighbour.knobs, neighbour.outcome) {
+        (Some(knobs), Some(outcome)) => {
+            let speed = neighbour.samples_per_second.map_or(String::new(), |s| format!(" at {s:.2} samples/s"));
+            format!("{what} ({knobs}): {outcome}{speed}")
+        }
+        _ => format!("{what}: {}", neighbour.reason),
+    }
+}
+
+/// Cells of the memory bar.
+const BAR: usize = 48;
+
+/// What the memory at the peak is made of, as a bar over the cap and a legend.
+fn bar(answer: &Answer, cap: u64) -> String {
+    let m = &answer.measurement;
+    let parts = [
+        ('W', "weights", m.weight_bytes),
+        ('G', "gradients", m.gradient_bytes),
+        ('O', "optimizer", m.optimizer_bytes),
+        ('A', "activations", answer.activation_bytes()),
+    ];
+    let mut cells = String::new();
+    let mut sum = 0;
+    for (letter, _, bytes) in parts {
+        sum += bytes;
+        let end = ((sum as f64 / cap.max(1) as f64) * BAR as f64).round() as usize;
+        while cells.len() < end.min(BAR) {
+            cells.push(letter);
+        }
+    }
+    let legend: Vec<String> =
+        parts.iter().map(|(letter, name, bytes)| format!("{letter} {name} {}", ByteSize(*bytes))).collect();
+    format!("           [{cells:.<BAR$}]\n           {}\n", legend.join(" · "))
+}
+
+/// Why nothing fits, and which single change would.
+pub fn shortfall(shortfall: &Shortfall, effective_batch: usize, layers: usize) -> String {
+    let mut out = String::new();
+    let cap = shortfall.cap_bytes.map_or("the device's memory".into(), |cap| ByteSize(cap).to_string());
+    let _ = writeln!(out, "Nothing fits into {cap}.");
+    let smallest = configuration(&shortfall.smallest, effective_batch, layers);
+    let _ = writeln!(out, "  The smallest configuration of the space ({smallest}) ran out of memory.");
+    let _ = writeln!(
+        out,
+        "  It needs about {}: weights {}, gradients {}, optimizer state {}, activations {}.",
+        ByteSize(shortfall.needed_bytes),
+        ByteSize(shortfall.weight_bytes),
+        ByteSize(shortfall.gradient_bytes),
+        ByteSize(shortfall.optimizer_bytes),
+        ByteSize(shortfall.activation_bytes)
+    );
+    if shortfall.cures.is_empty() {
+        let _ = writeln!(out, "  No single change would make it fit.");
+    }
+    for cure in &shortfall.cures {
+        let _ = writeln!(out, "  This would fit (about {}): {}", ByteSize(cure.peak_bytes), cure.change);
+    }
+    out
+}

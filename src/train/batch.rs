@@ -1,0 +1,65 @@
+//! One micro-batch: padded token ids on the device, with their targets.
+
+use anyhow::{Result, ensure};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use crate::data::batch::{self, PadTo, Padded};
+use crate::data::corpus::Targets;
+use crate::data::tokenize::Encoded;
+use crate::model::ModelConfig;
+use crate::model::pass::{Inputs, PaddingMask};
+
+/// Rows that go through forward and backward together.
+#[derive(Clone, Debug)]
+pub struct MicroBatch {
+    /// Token ids, positions, types and padding, all `[rows, length]`.
+    pub inputs: Inputs,
+    /// What the rows should give.
+    pub targets: Targets,
+}
+
+impl MicroBatch {
+    /// Pads `rows` and brings them to `device`. The tensors carry no tape: gradients do not flow into token ids.
+    ///
+    /// # Errors
+    /// If a row is longer than the padding allows, or than the model has positions.
+    pub fn new(rows: &[&Encoded], targets: Targets, pad: PadTo, config: &ModelConfig, device: &Device) -> Result<Self> {
+        let plain = device.clone().without_autodiff();
+        let padded = batch::pad(rows, config.pad_token_id, pad)?;
+        let (count, length) = (padded.rows, padded.length);
+        ensure!(
+            length <= config.max_length(),
+            "a row of {length} tokens is longer than the {} positions of the model: lower --max-length",
+            config.max_length()
+        );
+        let tensor = |values: Vec<i32>| Tensor::<2, Int>::from_data(TensorData::new(values, [count, length]), &plain);
+        let inputs = Inputs {
+            positions: tensor(positions(&padded, config.position_offset())),
+            mask: PaddingMask::from_lengths(&padded.lengths, length, &plain),
+            ids: tensor(padded.ids),
+            types: tensor(padded.type_ids),
+        };
+        Ok(MicroBatch { inputs, targets })
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Position of every token. Where positions start behind the padding index (RoBERTa), padding keeps that index, whose
+/// embedding is zero; BERT just counts on.
+fn positions(padded: &Padded, offset: usize) -> Vec<i32> {
+    let position = |row: usize, i: usize| match offset {
+        0 => i,
+        _ if i < padded.lengths[row] => i + offset,
+        _ => offset - 1,
+    };
+    (0..padded.rows).flat_map(|row| (0..padded.length).map(move |i| position(row, i) as i32)).collect()
+}

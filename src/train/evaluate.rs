@@ -1,0 +1,82 @@
+//! Forward passes without gradients, and how good they were.
+
+use anyhow::Result;
+use burn::module::Module;
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::batch::MicroBatch;
+use super::metrics;
+use super::step::Learner;
+use crate::data::batch::PadTo;
+use crate::data::corpus::{Corpus, Targets};
+use crate::model::pass::{Inputs, Pass};
+use crate::model::{Classifier, ModelConfig};
+use crate::plan::Precision;
+
+/// Logits `[rows, classes]` in 32 bits, without dropout and without a tape.
+pub fn logits(model: &Classifier, config: &ModelConfig, inputs: &Inputs, precision: Precision) -> Tensor<2> {
+    model.valid().forward(inputs, config, Pass::evaluation(precision))
+}
+
+/// How well a model did on held-out rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// Rows scored.
+    pub rows: usize,
+    /// Mean loss, without smoothing and class weights.
+    pub loss: f64,
+    /// What the targets allow to be said.
+    pub quality: Quality,
+}
+
+/// Quality by kind of target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quality {
+    /// Classes.
+    Classification(metrics::Classification),
+    /// Numbers.
+    Regression(metrics::Regression),
+}
+
+impl Scores {
+    /// The one number to compare runs by, higher is better: accuracy, or Pearson's correlation.
+    pub fn headline(&self) -> f64 {
+        match &self.quality {
+            Quality::Classification(scores) => scores.accuracy,
+            Quality::Regression(scores) => scores.pearson,
+        }
+    }
+}
+
+/// Scores a model on rows, `batch` at a time. Rows of similar length go together, so that little is padded.
+///
+/// # Errors
+/// If a row does not fit the model.
+pub fn score(learner: &Learner, corpus: &Corpus, batch: usize) -> Result<Scores> {
+    let mut by_length: Vec<usize> = (0..corpus.len()).collect();
+    by_length.sort_by_key(|&row| corpus.rows[row].ids.len());
+    let width = learner.config.num_labels();
+    let mut outputs = vec![0f32; corpus.len() * width];
+    for rows in by_length.chunks(batch.max(1)) {
+        let encoded: Vec<_> = rows.iter().map(|&row| &corpus.rows[row]).collect();
+        let targets = corpus.targets.select(rows);
+        let micro = MicroBatch::new(&encoded, targets, PadTo::Longest, &learner.config, learner.device())?;
+        let logits = logits(learner.model(), &learner.config, &micro.inputs, learner.settings.knobs.precision);
+        let values: Vec<f32> = logits.into_data().iter::<f32>().collect();
+        for (&row, values) in rows.iter().zip(values.chunks_exact(width)) {
+            outputs[row * width..][..width].copy_from_slice(values);
+        }
+    }
+    Ok(match &corpus.targets {
+        Targets::Classes(classes) => {
+            let (loss, quality) = metrics::classification(&outputs, width, classes);
+            Scores { rows: corpus.len(), loss, quality: Quality::Classification(quality) }
+        }
+        Targets::Values(values) => {
+            let (loss, quality) = metrics::regression(&outputs, values);
+            Scores { rows: corpus.len(), loss, quality: Quality::Regression(quality) }
+        }
+    })
+}

@@ -1,0 +1,174 @@
+//! Update rules over a whole model, with one state per parameter.
+//!
+//! Burn's [`ModuleOptimizer`](burn::optim::ModuleOptimizer) would do the update, but it can only be saved by copying
+//! every state at once, which a run under a memory cap can't afford. Its per-parameter rules are used here; states
+//! are held by parameter, so that they can be written and read one at a time.
+
+use std::collections::HashMap;
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdafactorConfig, AdamWConfig, LionConfig, Optimizer as Rule, SgdConfig};
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::gradients::GradientSum;
+use crate::model::Classifier;
+use crate::plan::OptimizerKind;
+
+/// The constants of an update rule.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerSettings {
+    /// Which rule.
+    pub kind: OptimizerKind,
+    /// Weight decay, not applied to biases and LayerNorm. Decoupled from the gradient, but for SGD.
+    pub weight_decay: f64,
+}
+
+impl Default for OptimizerSettings {
+    fn default() -> Self {
+        OptimizerSettings { kind: OptimizerKind::AdamW, weight_decay: 0.01 }
+    }
+}
+
+/// Updates a model's parameters from the gradients of a step, and keeps what the rule remembers.
+pub struct Optimizer(Box<dyn UpdateModel>);
+
+impl std::fmt::Debug for Optimizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Optimizer")
+    }
+}
+
+impl Optimizer {
+    /// A rule without memories.
+    pub fn new(settings: OptimizerSettings) -> Self {
+        let decay = settings.weight_decay;
+        Optimizer(match settings.kind {
+            OptimizerKind::AdamW => {
+                // PyTorch's betas and epsilon.
+                let rule = |decay: f64| AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(decay as f32).build();
+                Box::new(States::new(rule(decay), rule(0.0)))
+            }
+            OptimizerKind::Lion => {
+                let rule = |decay: f64| LionConfig::new().with_weight_decay(decay as f32).build();
+                Box::new(States::new(rule(decay), rule(0.0)))
+            }
+            OptimizerKind::Adafactor => {
+                // The learning rate is the schedule's alone: no relative step, no scaling by the parameter.
+                let rule = |decay: f64| {
+                    AdafactorConfig::new()
+                        .with_relative_step(false)
+                        .with_scale_parameter(false)
+                        .with_weight_decay(decay as f32)
+                        .build()
+                };
+                Box::new(States::new(rule(decay), rule(0.0)))
+            }
+            OptimizerKind::Sgd => {
+                let rule = |decay: f64| {
+                    let config = SgdConfig::new().with_momentum(Some(MomentumConfig {
+                        momentum: 0.9,
+                        dampening: 0.0,
+                        nesterov: false,
+                    }));
+                    let decay = (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
+                    config.with_weight_decay(decay).build()
+                };
+                Box::new(States::new(rule(decay), rule(0.0)))
+            }
+        })
+    }
+
+    /// One update with gradients multiplied by `factor` (clipping and unscaling in one). Consumes the gradients, each
+    /// freed as soon as it is used.
+    pub fn step(&mut self, rate: f64, model: Classifier, gradients: GradientSum, factor: f64) -> Classifier {
+        self.0.update(rate, model, gradients, factor)
+    }
+}
+
+trait UpdateModel: Send {
+    fn update(&mut self, rate: f64, model: Classifier, gradients: GradientSum, factor: f64) -> Classifier;
+}
+
+/// The state of one parameter: vectors and matrices are told apart by rules that factor.
+enum State<R: Rule> {
+    Vector(R::State<1>),
+    Matrix(R::State<2>),
+}
+
+struct States<R: Rule> {
+    decayed: R,
+    plain: R,
+    by_parameter: HashMap<ParamId, State<R>>,
+}
+
+impl<R: Rule> States<R> {
+    fn new(decayed: R, plain: R) -> Self {
+        States { decayed, plain, by_parameter: HashMap::new() }
+    }
+
+    fn update_one<const D: usize>(
+        &mut self,
+        id: ParamId,
+        decay: bool,
+        rate: f64,
+        value: Tensor<D>,
+        gradient: Tensor<D>,
+    ) -> Tensor<D> {
+        let rule = if decay { &self.decayed } else { &self.plain };
+        let shape = value.dims();
+        let old = self.by_parameter.remove(&id);
+        if let [_, _] = shape.as_slice() {
+            let old = old.and_then(|s| if let State::Matrix(s) = s { Some(s) } else { None });
+            let (value, state) = rule.step(rate, value.reshape([0, 0]), gradient.reshape([0, 0]), old);
+            self.by_parameter.extend(state.map(|state| (id, State::Matrix(state))));
+            value.reshape(shape)
+        } else {
+            let old = old.and_then(|s| if let State::Vector(s) = s { Some(s) } else { None });
+            let (value, state) = rule.step(rate, value.reshape([-1]), gradient.reshape([-1]), old);
+            self.by_parameter.extend(state.map(|state| (id, State::Vector(state))));
+            value.reshape(shape)
+        }
+    }
+}
+
+impl<R: Rule> UpdateModel for States<R> {
+    fn update(&mut self, rate: f64, model: Classifier, gradients: GradientSum, factor: f64) -> Classifier {
+        model.map(&mut Update { states: self, gradients, rate, factor, owners: Vec::new() })
+    }
+}
+
+struct Update<'a, R: Rule> {
+    states: &'a mut States<R>,
+    gradients: GradientSum,
+    rate: f64,
+    factor: f64,
+    /// Names of the parameters and modules that the traversal stands in.
+    owners: Vec<String>,
+}
+
+impl<R: Rule> ModuleMapper for Update<'_, R> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.owners.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.owners.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(gradient) = self.gradients.take::<D>(param.id) else { return param };
+        let gradient = if self.factor == 1.0 { gradient } else { gradient * self.factor };
+        let decay = self.owners.last().is_some_and(|leaf| is_decayed(leaf));
+        let (id, value, mapper) = param.consume();
+        let value = self.states.update_one(id, decay, self.rate, value.without_autodiff(), gradient);
+        Param::from_mapped_value(id, value.autodiff().require_grad(), mapper)
+    }
+}
+
+/// Matrices and tables decay; biases and LayerNorm's scale and shift do not.
+fn is_decayed(leaf: &str) -> bool {
+    leaf == "weight"
+}

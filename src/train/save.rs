@@ -1,0 +1,55 @@
+//! A trained model as a Hugging Face folder.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::model::source::ModelFiles;
+use crate::model::{Classifier, ModelConfig, weights};
+
+/// Files of a tokenizer that are handed on as they are.
+const TOKENIZER_FILES: [&str; 7] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+];
+
+/// Writes `config.json` with the labels, `model.safetensors` and the tokenizer's files. Each is written beside its
+/// place and renamed, the weights last: a folder with weights is a whole one.
+///
+/// # Errors
+/// If the folder can't be written.
+pub fn folder(model: &Classifier, config: &ModelConfig, files: &ModelFiles, output: &Path) -> Result<()> {
+    fs::create_dir_all(output).with_context(|| format!("can't create {}", output.display()))?;
+    if let Some(source) = &files.folder {
+        for name in TOKENIZER_FILES {
+            let from = source.join(name);
+            if from.is_file() && source != output {
+                fs::copy(&from, output.join(name)).with_context(|| format!("can't copy {}", from.display()))?;
+            }
+        }
+    }
+    let json = serde_json::to_string_pretty(&config.to_json(files.original.as_ref()))?;
+    in_place(&output.join("config.json"), |path| fs::write(path, json + "\n").map_err(Into::into))?;
+    in_place(&output.join("model.safetensors"), |path| weights::save(model, config, path))
+}
+
+/// Writes beside `path`, syncs, and renames.
+fn in_place(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let beside = path.with_extension("partial");
+    let whole = || -> Result<()> {
+        write(&beside)?;
+        fs::File::open(&beside)?.sync_all()?;
+        fs::rename(&beside, path)?;
+        Ok(())
+    };
+    whole().map_err(|error| {
+        let _ = fs::remove_file(&beside);
+        error.context(format!("can't write {}", path.display()))
+    })
+}

@@ -1,0 +1,220 @@
+//! The training step: the same for a probe and for a run, so that what is measured is what runs.
+
+use burn::tensor::{Device, Tensor};
+
+use super::batch::MicroBatch;
+use super::gradients::GradientSum;
+use super::objective::Objective;
+use super::optimizer::{Optimizer, OptimizerSettings};
+use super::recompute::{self, Run, mix};
+use crate::model::{Classifier, ModelConfig};
+use crate::plan::{Knobs, Precision};
+
+/// What a training step is told once.
+#[derive(Clone, Debug)]
+pub struct StepSettings {
+    /// Precision, density and what is frozen.
+    pub knobs: Knobs,
+    /// What is minimised.
+    pub objective: Objective,
+    /// Weight decay and the like.
+    pub optimizer: OptimizerSettings,
+    /// Largest Euclidean norm of the whole gradient; larger ones are scaled down to it. `None` never clips.
+    pub clip_norm: Option<f64>,
+    /// Seed of the dropout masks; `None` switches dropout off.
+    pub dropout_seed: Option<u64>,
+    /// Where dynamic loss scaling starts; used in fp16 only.
+    pub loss_scale: LossScale,
+}
+
+impl StepSettings {
+    /// The usual fine-tuning step at these knobs: AdamW, clipping at 1, dropout on.
+    pub fn new(knobs: Knobs, seed: u64) -> Self {
+        StepSettings {
+            knobs,
+            objective: Objective::default(),
+            optimizer: OptimizerSettings { kind: knobs.optimizer, ..OptimizerSettings::default() },
+            clip_norm: Some(1.0),
+            dropout_seed: Some(seed),
+            loss_scale: LossScale::default(),
+        }
+    }
+}
+
+/// What one optimizer step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepOutcome {
+    /// Mean loss over the step's rows.
+    pub loss: f64,
+    /// Norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    /// Whether the update was done; not when a gradient under loss scaling was not finite.
+    pub updated: bool,
+}
+
+/// A model under training.
+#[derive(Debug)]
+pub struct Learner {
+    /// The parameters; `None` only while they are being updated.
+    model: Option<Classifier>,
+    /// Shape and arithmetic of the model.
+    pub config: ModelConfig,
+    /// What every step does.
+    pub settings: StepSettings,
+    device: Device,
+    optimizer: Optimizer,
+    scaler: Option<LossScale>,
+    gradients: GradientSum,
+    loss: Option<Tensor<1>>,
+    step: u64,
+    micro: u64,
+}
+
+impl Learner {
+    /// Takes a model on a device with autodiff.
+    pub fn new(model: Classifier, config: ModelConfig, settings: StepSettings, device: Device) -> Self {
+        Learner {
+            model: Some(model),
+            config,
+            device,
+            optimizer: Optimizer::new(settings.optimizer),
+            scaler: (settings.knobs.precision == Precision::Fp16).then_some(settings.loss_scale),
+            settings,
+            gradients: GradientSum::default(),
+            loss: None,
+            step: 0,
+            micro: 0,
+        }
+    }
+
+    /// The parameters as they are now.
+    pub fn model(&self) -> &Classifier {
+        self.model.as_ref().unwrap_or_else(|| unreachable!("the model is only away inside `update`"))
+    }
+
+    /// The device of the parameters.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Optimizer steps done.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Gradients accumulated since the last update.
+    pub fn gradients(&self) -> &GradientSum {
+        &self.gradients
+    }
+
+    /// Forward and backward of one micro-batch. `total` is the weight of all rows of the optimizer step (their
+    /// number, without class weights), by which the step's loss is averaged.
+    pub fn accumulate(&mut self, batch: &MicroBatch, total: f64) {
+        let run = Run {
+            precision: self.settings.knobs.precision,
+            checkpoint_layers: self.settings.knobs.checkpoint_layers,
+            frozen_layers: self.settings.knobs.frozen_layers,
+            dropout: self.settings.dropout_seed.map(|seed| mix(mix(seed, self.step), self.micro)),
+        };
+        let scale = self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale) / total;
+        let mut gradients = std::mem::take(&mut self.gradients);
+        let loss = recompute::forward_backward(
+            self.model(),
+            &self.config,
+            batch,
+            &self.settings.objective,
+            scale,
+            &run,
+            &mut gradients,
+        );
+        self.gradients = gradients;
+        let loss = loss * (1.0 / total);
+        self.loss = Some(match self.loss.take() {
+            Some(sum) => sum + loss,
+            None => loss,
+        });
+        self.micro += 1;
+    }
+
+    /// Unscales and clips what was accumulated, and updates the parameters at this learning rate.
+    pub fn update(&mut self, rate: f64) -> StepOutcome {
+        let gradients = std::mem::take(&mut self.gradients);
+        let loss = self.loss.take().map_or(f64::NAN, |sum| f64::from(sum.into_scalar::<f32>()));
+        let unscale = self.scaler.as_ref().map_or(1.0, |scaler| 1.0 / scaler.scale);
+        let gradient_norm = gradients.norm(self.model()) * unscale;
+        let finite = gradient_norm.is_finite();
+        let skip = self.scaler.as_mut().is_some_and(|scaler| !scaler.learn(finite));
+        if !skip && let Some(model) = self.model.take() {
+            let clip = self.settings.clip_norm.map_or(1.0, |limit| clip_factor(gradient_norm, limit));
+            self.model = Some(self.optimizer.step(rate, model, gradients, unscale * clip));
+        }
+        self.step += 1;
+        self.micro = 0;
+        StepOutcome { loss, gradient_norm, updated: !skip }
+    }
+}
+
+/// The seed of dropout masks, apart from the other uses of a run's seed.
+pub fn dropout_seed(seed: u64) -> u64 {
+    mix(seed, 0x6d61_736b)
+}
+
+/// As PyTorch's `clip_grad_norm_`: `min(1, limit / (norm + 1e-6))`.
+fn clip_factor(norm: f64, limit: f64) -> f64 {
+    (limit / (norm + 1e-6)).min(1.0)
+}
+
+/// Dynamic loss scaling for fp16, with the constants of PyTorch's `GradScaler`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScale {
+    /// What the loss is multiplied by before backward.
+    pub scale: f64,
+    /// Steps since the scale last changed.
+    pub steady: u32,
+}
+
+impl Default for LossScale {
+    fn default() -> Self {
+        LossScale { scale: 65_536.0, steady: 0 }
+    }
+}
+
+impl LossScale {
+    /// Steps without overflow after which the scale doubles.
+    const GROWTH_INTERVAL: u32 = 2_000;
+    /// The scale never falls below this: smaller ones would lose gradients, not save them.
+    const FLOOR: f64 = 1.0;
+
+    /// Learns from one step whether the scale was right; returns whether the step may be taken.
+    pub fn learn(&mut self, finite: bool) -> bool {
+        if !finite {
+            *self = LossScale { scale: (self.scale / 2.0).max(Self::FLOOR), steady: 0 };
+            return false;
+        }
+        self.steady += 1;
+        if self.steady == Self::GROWTH_INTERVAL {
+            *self = LossScale { scale: self.scale * 2.0, steady: 0 };
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loss_scale_backs_off_and_grows() {
+        let mut scale = LossScale::default();
+        assert!(!scale.learn(false));
+        assert_eq!(scale.scale, 32_768.0);
+        for _ in 0..LossScale::GROWTH_INTERVAL {
+            assert!(scale.learn(true));
+        }
+        assert_eq!(scale.scale, 65_536.0);
+        for _ in 0..40 {
+            scale.learn(false);
+        }
+        assert_eq!(scale.scale, 1.0);
+    }
+}

@@ -1,0 +1,68 @@
+//! The child process: answers the jobs of a driver with `train`.
+
+pub mod measure;
+
+use anyhow::{Context, Result};
+
+use crate::device::memory::Memory;
+use crate::device::{meter, select};
+use crate::plan::Precision;
+use crate::probe::protocol::{Job, Message, ProbeSpec, Report, Task};
+use crate::probe::{serve, serve::oom_fd};
+use crate::train::spec::TrainSpec;
+use crate::train::trainer::{self, Event};
+
+/// Serves jobs until standard input ends.
+///
+/// # Errors
+/// If the driver went away.
+pub fn run() -> Result<()> {
+    meter::report_to(oom_fd());
+    meter::tune();
+    serve(|job, send| {
+        let report = answer(job, send);
+        meter::disarm();
+        report.unwrap_or_else(|error| Report::Failed { error: format!("{error:#}") })
+    })
+}
+
+fn answer(job: &Job, send: &mut dyn FnMut(Message)) -> Result<Report> {
+    match &job.task {
+        Task::Probe(spec) => probe(job, spec, send),
+        Task::Train(spec) => {
+            let spec = serde_json::from_value(spec.clone()).context("reading the training specification")?;
+            train(job, &spec, send)
+        }
+    }
+}
+
+fn probe(job: &Job, spec: &ProbeSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
+    let selected = select::select(&job.device)?;
+    if let Some(report) = unsupported(&selected, spec.knobs.precision) {
+        return Ok(report);
+    }
+    measure::measure(spec, &selected, job.cap_bytes, &mut |text| send(Message::Progress(text)))
+}
+
+fn unsupported(selected: &select::Selected, precision: Precision) -> Option<Report> {
+    (!select::precisions(selected).contains(&precision))
+        .then(|| Report::Unsupported { what: format!("{} does not compute in {precision}", selected.name) })
+}
+
+fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
+    let selected = select::select(&job.device)?;
+    if let Some(report) = unsupported(&selected, spec.knobs.precision) {
+        return Ok(report);
+    }
+    let mut tell = |event: Event| {
+        // An event is plain data: turning it into JSON can't fail.
+        if let Ok(event) = serde_json::to_value(event) {
+            send(Message::Event(event));
+        }
+    };
+    let prepared = trainer::prepare(spec, &mut tell)?;
+    let memory = Memory::open(&selected, job.cap_bytes);
+    let device = selected.device.clone().autodiff();
+    let summary = trainer::train(spec, prepared, device, &|| memory.peak(), &mut tell)?;
+    Ok(Report::Trained(serde_json::to_value(summary)?))
+}

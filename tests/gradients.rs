@@ -1,0 +1,154 @@
+//! The gradient is the same whatever the knobs: how the step is cut, and how much is recomputed.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use autofit::data::batch::PadTo;
+use autofit::data::corpus::Targets;
+use autofit::data::tokenize::Encoded;
+use autofit::model::Classifier;
+use autofit::plan::{Knobs, Precision, partition};
+use autofit::train::batch::MicroBatch;
+use autofit::train::objective::Objective;
+use autofit::train::step::{Learner, StepSettings};
+use common::{device, gradients, relative_norm, tiny_config, worst_relative};
+
+/// Eight ragged rows of token ids, with labels.
+fn rows() -> (Vec<Encoded>, Vec<usize>) {
+    let lengths = [12, 7, 3, 12, 1, 9, 5, 8];
+    let rows = lengths.iter().enumerate().map(|(r, &n)| Encoded {
+        ids: (0..n).map(|i| (2 + (r * 17 + i * 5) % 47) as u32).collect(),
+        type_ids: vec![0; n],
+        truncated: false,
+    });
+    (rows.collect(), (0..8).map(|r| r % 3).collect())
+}
+
+struct Case {
+    family: &'static str,
+    parts: Vec<usize>,
+    density: usize,
+    precision: Precision,
+    dropout: Option<u64>,
+    objective: Objective,
+    frozen: Option<usize>,
+}
+
+impl Case {
+    fn new(family: &'static str) -> Self {
+        Case {
+            family,
+            parts: vec![8],
+            density: 0,
+            precision: Precision::Fp32,
+            dropout: None,
+            objective: Objective::default(),
+            frozen: None,
+        }
+    }
+
+    fn gradients(&self) -> BTreeMap<String, Vec<f32>> {
+        // Burn's random numbers come from one generator per device: tests that draw must not overlap.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let config = tiny_config(self.family);
+        let device = device();
+        let model = Classifier::init(&config, 7, &device);
+        let mut knobs = Knobs::new(self.precision, self.parts[0], self.density);
+        knobs.frozen_layers = self.frozen;
+        let settings = StepSettings {
+            dropout_seed: self.dropout,
+            objective: self.objective.clone(),
+            ..StepSettings::new(knobs, 0)
+        };
+        let mut learner = Learner::new(model, config, settings, device);
+        let (rows, labels) = rows();
+        let total = self.objective.weight(&Targets::Classes(labels.clone()));
+        let mut start = 0;
+        for &size in &self.parts {
+            let part = start..start + size;
+            let ids: Vec<&Encoded> = rows[part.clone()].iter().collect();
+            let targets = Targets::Classes(labels[part].to_vec());
+            let batch = MicroBatch::new(&ids, targets, PadTo::Longest, &learner.config, learner.device());
+            let batch = batch.expect("rows that fit");
+            learner.accumulate(&batch, total);
+            start += size;
+        }
+        assert_eq!(start, 8);
+        gradients(learner.model(), &learner.config, learner.gradients())
+    }
+}
+
+fn assert_same(a: &Case, b: &Case, tolerance: f64) {
+    let (worst, name) = worst_relative(&a.gradients(), &b.gradients());
+    assert!(
+        worst <= tolerance,
+        "{} {:?}/{} vs {:?}/{}: {name} differs by {worst:e}",
+        a.family,
+        a.parts,
+        a.density,
+        b.parts,
+        b.density
+    );
+}
+
+#[test]
+fn any_cut_of_the_step_gives_the_same_gradient() {
+    for family in ["bert", "distilbert", "roberta"] {
+        let whole = Case::new(family);
+        assert_eq!(partition::parts(8, 3), [3, 3, 2]);
+        for parts in [vec![1; 8], vec![2; 4], partition::parts(8, 3), vec![5, 3]] {
+            assert_same(&whole, &Case { parts, ..Case::new(family) }, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn weighted_and_smoothed_losses_may_be_cut_anywhere_too() {
+    let objective = Objective { label_smoothing: 0.1, class_weights: vec![0.5, 1.0, 3.0] };
+    let whole = Case { objective: objective.clone(), ..Case::new("bert") };
+    assert_same(&whole, &Case { parts: vec![3, 3, 2], objective, ..Case::new("bert") }, 1e-5);
+    let (difference, _) = worst_relative(&whole.gradients(), &Case::new("bert").gradients());
+    assert!(difference > 1e-2, "weights and smoothing had no effect");
+}
+
+#[test]
+fn any_density_gives_the_same_gradient_with_dropout_on() {
+    for family in ["bert", "distilbert", "roberta"] {
+        for parts in [vec![8], vec![3, 3, 2]] {
+            let none = Case { dropout: Some(3), parts: parts.clone(), ..Case::new(family) };
+            for density in 1..=3 {
+                assert_same(
+                    &none,
+                    &Case { density, dropout: Some(3), parts: parts.clone(), ..Case::new(family) },
+                    1e-5,
+                );
+            }
+            let (difference, _) = worst_relative(&none.gradients(), &Case { parts, ..Case::new(family) }.gradients());
+            assert!(difference > 1e-3, "dropout had no effect");
+        }
+    }
+}
+
+#[test]
+fn frozen_layers_get_no_gradient_and_the_others_keep_theirs() {
+    let all = Case::new("bert").gradients();
+    let some = Case { frozen: Some(2), density: 3, ..Case::new("bert") }.gradients();
+    assert!(some.len() < all.len() && !some.is_empty());
+    assert!(
+        some.keys()
+            .all(|name| !name.contains("embeddings") && !name.contains("layer.0.") && !name.contains("layer.1."))
+    );
+    let same: BTreeMap<_, _> = all.into_iter().filter(|(name, _)| some.contains_key(name)).collect();
+    let (worst, name) = worst_relative(&same, &some);
+    assert!(worst <= 1e-5, "{name} differs by {worst:e}");
+}
+
+#[test]
+fn bf16_stays_close_to_full_precision() {
+    let reduced = Case { precision: Precision::Bf16, ..Case::new("distilbert") };
+    let difference = relative_norm(&Case::new("distilbert").gradients(), &reduced.gradients());
+    assert!(difference > 1e-5 && difference < 0.1, "differs by {difference:e}");
+}
