@@ -6,7 +6,7 @@ use crate::kernels::dropout::{Masks, Site, masked};
 use crate::kernels::gemm::{Add, Matrix, Product, multiply, multiply_many};
 use crate::kernels::layer::{
     Activations, BLOCK, LayerShape, LayerWeights, Linear, Norm, Normalized, Pass, Saved, Tape, Workspace,
-    attention_masks, grow, hidden_masks, mask_at, places, scaled_into,
+    attention_masks, grow, hidden_masks, mask_at, places as tokens, scaled_into,
 };
 use crate::kernels::math::add_assign;
 use crate::kernels::norm::normalize_backward;
@@ -15,41 +15,41 @@ use crate::kernels::storage::Element;
 
 /// Gradients of a linear map, in its layout.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LinearGradient {
+pub struct LinearGradient<V = Vec<f32>> {
     /// `[in, out]`.
-    pub weight: Vec<f32>,
+    pub weight: V,
     /// `[out]`.
-    pub bias: Vec<f32>,
+    pub bias: V,
 }
 
 /// Gradients of a normalisation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NormGradient {
+pub struct NormGradient<V = Vec<f32>> {
     /// `[d]`.
-    pub gamma: Vec<f32>,
+    pub gamma: V,
     /// `[d]`.
-    pub beta: Vec<f32>,
+    pub beta: V,
 }
 
-/// Gradients of all parameters of a layer.
+/// Gradients of all parameters of a layer, held or borrowed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LayerGradients {
+pub struct LayerGradients<V = Vec<f32>> {
     /// `[d, d]`.
-    pub query: LinearGradient,
+    pub query: LinearGradient<V>,
     /// `[d, d]`.
-    pub key: LinearGradient,
+    pub key: LinearGradient<V>,
     /// `[d, d]`.
-    pub value: LinearGradient,
+    pub value: LinearGradient<V>,
     /// `[d, d]`.
-    pub attention_output: LinearGradient,
+    pub attention_output: LinearGradient<V>,
     /// `[d]`.
-    pub attention_norm: NormGradient,
+    pub attention_norm: NormGradient<V>,
     /// `[d, f]`.
-    pub intermediate: LinearGradient,
+    pub intermediate: LinearGradient<V>,
     /// `[f, d]`.
-    pub output: LinearGradient,
+    pub output: LinearGradient<V>,
     /// `[d]`.
-    pub output_norm: NormGradient,
+    pub output_norm: NormGradient<V>,
 }
 
 impl LayerGradients {
@@ -94,7 +94,42 @@ impl LayerGradients {
     }
 }
 
+impl<'a> LayerGradients<&'a mut [f32]> {
+    /// Borrows places for gradients, in the order of [`LayerWeights::slices`].
+    pub fn borrow(places: [&'a mut [f32]; 16]) -> Self {
+        let [qw, qb, kw, kb, vw, vb, aw, ab, ag, ah, iw, ib, ow, ob, og, oh] = places;
+        LayerGradients {
+            query: LinearGradient { weight: qw, bias: qb },
+            key: LinearGradient { weight: kw, bias: kb },
+            value: LinearGradient { weight: vw, bias: vb },
+            attention_output: LinearGradient { weight: aw, bias: ab },
+            attention_norm: NormGradient { gamma: ag, beta: ah },
+            intermediate: LinearGradient { weight: iw, bias: ib },
+            output: LinearGradient { weight: ow, bias: ob },
+            output_norm: NormGradient { gamma: og, beta: oh },
+        }
+    }
+}
+
+type Places<'a> = LayerGradients<&'a mut [f32]>;
+
 impl<'a> LayerWeights<'a> {
+    /// Parameters in the order of [`LayerWeights::slices`].
+    pub fn from_slices(values: [&'a [f32]; 16]) -> Self {
+        let linear = |i: usize| Linear { weight: values[i], bias: values[i + 1] };
+        let norm = |i: usize| Norm { gamma: values[i], beta: values[i + 1] };
+        LayerWeights {
+            query: linear(0),
+            key: linear(2),
+            value: linear(4),
+            attention_output: linear(6),
+            attention_norm: norm(8),
+            intermediate: linear(10),
+            output: linear(12),
+            output_norm: norm(14),
+        }
+    }
+
     /// Every parameter, in the order of [`LayerGradients::slices_mut`].
     pub fn slices(&self) -> [&'a [f32]; 16] {
         [
@@ -119,7 +154,7 @@ impl<'a> LayerWeights<'a> {
 }
 
 /// One layer backward. `x` is forward's input, `gradient` that of the loss by its output: it becomes that by `x`.
-/// Gradients of the parameters are added to `gradients`. The tape's memory is reused for them on the way, so it is
+/// Gradients of the parameters are added to `places`, in the order of [`LayerWeights::slices`]. The tape's memory is reused for them on the way, so it is
 /// gone afterwards.
 ///
 /// Besides its arguments it takes, for T tokens, `4 · (T · d + min(T, BLOCK) · max(f + 2 d, …))` bytes of workspace
@@ -136,14 +171,19 @@ pub fn backward(
     x: &[f32],
     saved: Saved,
     gradient: &mut [f32],
-    gradients: &mut LayerGradients,
+    places: [&mut [f32]; 16],
 ) {
     assert_eq!(x.len(), pass.rows.tokens() * shape.hidden, "the input is not [tokens, hidden]");
     assert_eq!(x.len(), gradient.len(), "the gradient does not fit the output");
-    let layer = Layer { shape, weights, pass, places: &places(pass.rows) };
+    for (place, weight) in places.iter().zip(weights.slices()) {
+        assert_eq!(place.len(), weight.len(), "a gradient does not fit its parameter");
+    }
+    let gradients = &mut LayerGradients::borrow(places);
+    let layer = Layer { shape, weights, pass, places: &tokens(pass.rows) };
     match saved.0 {
         Tape::F32(tape) => layer.run(work, x, tape, gradient, gradients),
         Tape::Bf16(tape) => layer.run(work, x, tape, gradient, gradients),
+        Tape::F16(tape) => layer.run(work, x, tape, gradient, gradients),
     }
 }
 
@@ -161,7 +201,7 @@ impl Layer<'_> {
         x: &[f32],
         tape: Activations<T>,
         gradient: &mut [f32],
-        to: &mut LayerGradients,
+        to: &mut Places<'_>,
     ) {
         let Activations { q, k, v, context, log_sums, attention, inner, output } = tape;
         self.norm(self.weights.output_norm, &output, gradient, &mut to.output_norm);
@@ -178,7 +218,7 @@ impl Layer<'_> {
         norm: Norm<'_>,
         normalized: &Normalized<T>,
         gradient: &mut [f32],
-        to: &mut NormGradient,
+        to: &mut NormGradient<&mut [f32]>,
     ) {
         let d = self.shape.hidden;
         let gradient = Pieces::new(gradient);
@@ -189,8 +229,8 @@ impl Layer<'_> {
                 normalize_backward(row, &normalized.values[t * d..][..d], normalized.rstd[t], norm.gamma, sums);
             }
         });
-        add_assign(&mut to.gamma, &sums[..d]);
-        add_assign(&mut to.beta, &sums[d..]);
+        add_assign(to.gamma, &sums[..d]);
+        add_assign(to.beta, &sums[d..]);
     }
 
     /// `to = gradient · mask` for tokens from `start` on; the sums of its columns are the bias's gradient.
@@ -215,7 +255,7 @@ impl Layer<'_> {
         h_normalized: &[T],
         mut inner: Vec<T>,
         gradient: &mut [f32],
-        to: &mut LayerGradients,
+        to: &mut Places<'_>,
     ) {
         let (d, f, tokens) = (self.shape.hidden, self.shape.intermediate, self.places.len());
         let masks = hidden_masks(self.pass, Site::Output);
@@ -226,22 +266,16 @@ impl Layer<'_> {
             let (rows, d_inner) = grow(&mut work.floats, n * (d + f)).split_at_mut(n * d);
             let gradient = &mut gradient[start * d..end * d];
             let inner = &mut inner[start * f..end * f];
-            self.mask(&masks, start, gradient, rows, &mut to.output.bias);
+            self.mask(&masks, start, gradient, rows, to.output.bias);
             let d_out = Matrix::new(&*rows, n, d);
             multiply(&mut work.pack, d_out, Matrix::new(down.weight, f, d).t(), d_inner, Add::Nothing);
-            self.activation(inner, d_inner, &mut to.intermediate.bias);
+            self.activation(inner, d_inner, to.intermediate.bias);
             let active = Matrix::new(&*inner, n, f);
-            multiply(&mut work.pack, active.t(), d_out, &mut to.output.weight, Add::Existing);
+            multiply(&mut work.pack, active.t(), d_out, to.output.weight, Add::Existing);
             // The masked gradient is done with: its place takes h.
             scaled_into(&h_normalized[start * d..end * d], self.weights.attention_norm, rows);
             let d_inner = Matrix::new(&*d_inner, n, f);
-            multiply(
-                &mut work.pack,
-                Matrix::new(&*rows, n, d).t(),
-                d_inner,
-                &mut to.intermediate.weight,
-                Add::Existing,
-            );
+            multiply(&mut work.pack, Matrix::new(&*rows, n, d).t(), d_inner, to.intermediate.weight, Add::Existing);
             multiply(&mut work.pack, d_inner, Matrix::new(up.weight, d, f).t(), gradient, Add::Existing);
         }
     }
@@ -271,7 +305,7 @@ impl Layer<'_> {
         context: Vec<T>,
         log_sums: &[f32],
         gradient: &mut [f32],
-        to: &mut LayerGradients,
+        to: &mut Places<'_>,
     ) {
         let (d, tokens) = (self.shape.hidden, self.places.len());
         let masks = hidden_masks(self.pass, Site::AttentionOutput);
@@ -280,12 +314,12 @@ impl Layer<'_> {
             let end = (start + BLOCK).min(tokens);
             let n = end - start;
             let d_out = grow(&mut work.floats, n * d);
-            self.mask(&masks, start, &gradient[start * d..end * d], d_out, &mut to.attention_output.bias);
+            self.mask(&masks, start, &gradient[start * d..end * d], d_out, to.attention_output.bias);
             let d_out = Matrix::new(&*d_out, n, d);
             let weight = Matrix::new(self.weights.attention_output.weight, d, d);
             multiply(&mut work.pack, d_out, weight.t(), &mut d_context[start * d..end * d], Add::Nothing);
             let context = Matrix::new(&context[start * d..end * d], n, d);
-            multiply(&mut work.pack, context.t(), d_out, &mut to.attention_output.weight, Add::Existing);
+            multiply(&mut work.pack, context.t(), d_out, to.attention_output.weight, Add::Existing);
         }
         attention::backward(
             &mut work.scratches,
@@ -310,15 +344,15 @@ impl Layer<'_> {
         d_qkv: [Vec<T>; 3],
         maps: [Linear<'_>; 3],
         gradient: &mut [f32],
-        to: [&mut LinearGradient; 3],
+        to: [&mut LinearGradient<&mut [f32]>; 3],
     ) {
         let (d, tokens) = (self.shape.hidden, self.places.len());
         let mut products = Vec::with_capacity(3);
         for ((part, map), to) in d_qkv.iter().zip(maps).zip(to) {
-            add_assign(&mut to.bias, &column_sums(part, d));
+            add_assign(to.bias, &column_sums(part, d));
             let part = Matrix::new(part, tokens, d);
             multiply(&mut work.pack, part, Matrix::new(map.weight, d, d).t(), gradient, Add::Existing);
-            products.push(Product { b: part, c: &mut to.weight, stride: d, add: Add::Existing });
+            products.push(Product { b: part, c: to.weight, stride: d, add: Add::Existing });
         }
         multiply_many(&mut work.pack, Matrix::new(x, tokens, d).t(), &mut products);
     }

@@ -131,3 +131,12 @@ vectorized! {
         }
     }
 }
+
+vectorized! {
+    /// `values = values · mask`.
+    pub fn mask_in_place(mask: Mask, values: &mut [f32]) {
+        for (feature, value) in values.iter_mut().enumerate() {
+            *value *= mask.factor(feature);
+        }
+    }
+}

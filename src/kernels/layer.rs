@@ -12,7 +12,7 @@
 //! BERT-base in 32 bits. Neither x nor y is part of it: [`Saved::output`] makes y again, exactly, so a caller needs to
 //! keep the input of the first layer only.
 
-use half::bf16;
+use half::{bf16, f16};
 use rayon::prelude::*;
 
 pub use crate::kernels::activation::Activation;
@@ -91,10 +91,13 @@ pub struct LayerWeights<'a> {
 /// Whether forward leaves what backward needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Nothing: inference, or a layer that will be computed again.
+    /// Nothing: inference.
     Nothing,
+    /// What makes the output again, [`Saved::output`]: for a layer whose tape is not kept, but whose output the next one
+    /// will need.
+    Output,
     /// The tape.
-    Tape(Storage),
+    Tape,
 }
 
 /// What varies from call to call besides the input.
@@ -145,6 +148,7 @@ pub struct Saved(pub(super) Tape);
 pub(super) enum Tape {
     F32(Activations<f32>),
     Bf16(Activations<bf16>),
+    F16(Activations<f16>),
 }
 
 /// Saved values, `[tokens, …]` each.
@@ -183,6 +187,16 @@ impl Saved {
         match &self.0 {
             Tape::F32(a) => of(a),
             Tape::Bf16(a) => of(a),
+            Tape::F16(a) => of(a),
+        }
+    }
+
+    /// Whether it is a whole tape, which backward can use, and not just the output.
+    pub fn is_tape(&self) -> bool {
+        match &self.0 {
+            Tape::F32(a) => !a.inner.is_empty(),
+            Tape::Bf16(a) => !a.inner.is_empty(),
+            Tape::F16(a) => !a.inner.is_empty(),
         }
     }
 
@@ -191,6 +205,7 @@ impl Saved {
         match &self.0 {
             Tape::F32(a) => scaled(&a.output.values, norm),
             Tape::Bf16(a) => scaled(&a.output.values, norm),
+            Tape::F16(a) => scaled(&a.output.values, norm),
         }
     }
 }
@@ -265,16 +280,18 @@ pub fn forward(
     keep: Keep,
 ) -> (Vec<f32>, Option<Saved>) {
     check(shape, weights, x, pass.rows);
-    let kept = matches!(keep, Keep::Tape(_));
-    let storage = if let Keep::Tape(storage) = keep { storage } else { pass.storage };
-    match storage {
+    match pass.storage {
         Storage::F32 => {
-            let (y, tape) = run::<f32>(work, shape, weights, pass, x, kept);
+            let (y, tape) = run::<f32>(work, shape, weights, pass, x, keep);
             (y, tape.map(|t| Saved(Tape::F32(t))))
         }
         Storage::Bf16 => {
-            let (y, tape) = run::<bf16>(work, shape, weights, pass, x, kept);
+            let (y, tape) = run::<bf16>(work, shape, weights, pass, x, keep);
             (y, tape.map(|t| Saved(Tape::Bf16(t))))
+        }
+        Storage::F16 => {
+            let (y, tape) = run::<f16>(work, shape, weights, pass, x, keep);
+            (y, tape.map(|t| Saved(Tape::F16(t))))
         }
     }
 }
@@ -285,9 +302,10 @@ fn run<T: Element>(
     weights: &LayerWeights<'_>,
     pass: &Pass<'_>,
     x: &[f32],
-    kept: bool,
+    keep: Keep,
 ) -> (Vec<f32>, Option<Activations<T>>) {
     let (tokens, d) = (pass.rows.tokens(), shape.hidden);
+    let kept = keep == Keep::Tape;
     let places = places(pass.rows);
     let [q, k, v] = project::<T>(work, shape, [weights.query, weights.key, weights.value], x);
     let mut context = vec![T::default(); tokens * d];
@@ -301,7 +319,12 @@ fn run<T: Element>(
         &mut context,
         kept.then_some(log_sums.as_mut_slice()),
     );
-    let qkv = if kept { Some([q, k, v]) } else { None };
+    let [q, k, v] = if kept {
+        [q, k, v]
+    } else {
+        drop((q, k, v));
+        [const { Vec::new() }; 3]
+    };
 
     let mut h = vec![0.0f32; tokens * d];
     let output = weights.attention_output;
@@ -312,16 +335,21 @@ fn run<T: Element>(
         &mut h,
         Add::Bias(output.bias),
     );
-    let context = if kept { context } else { Vec::new() };
+    let context = if kept {
+        context
+    } else {
+        drop(context);
+        Vec::new()
+    };
     let masks = hidden_masks(pass, Site::AttentionOutput);
     let attention = finish::<T>(shape, &places, &masks, weights.attention_norm, x, &mut h, kept);
 
     let mut y = vec![0.0f32; tokens * d];
     let inner = feed_forward::<T>(work, shape, weights, &h, &mut y, kept);
     let masks = hidden_masks(pass, Site::Output);
-    let output = finish::<T>(shape, &places, &masks, weights.output_norm, &h, &mut y, kept);
-    let tape = qkv.map(|[q, k, v]| Activations { q, k, v, context, log_sums, attention, inner, output });
-    (y, tape)
+    let output = finish::<T>(shape, &places, &masks, weights.output_norm, &h, &mut y, keep != Keep::Nothing);
+    let tape = Activations { q, k, v, context, log_sums, attention, inner, output };
+    (y, (keep != Keep::Nothing).then_some(tape))
 }
 
 /// Queries, keys and values.

@@ -107,3 +107,10 @@ vectorized! {
         }
     }
 }
+
+vectorized! {
+    /// Sum of squares.
+    pub fn sum_of_squares(values: &[f32]) -> f32 {
+        sum(values.len(), |i| values[i] * values[i])
+    }
+}

@@ -1,4 +1,5 @@
-//! Fused CPU kernels for the fine-tuning step of BERT-family encoders: plain slices in, plain slices out, no framework.
+//! Fused CPU kernels for the fine-tuning step of BERT-family encoders: plain slices in, plain slices out.
+//! Only [`bridge`] knows Burn: it turns tensors into slices and back.
 //!
 //! [`layer::forward`] and [`backward::backward`] compute one encoder layer over *packed* tokens: the real tokens of all
 //! samples one after the other, `[tokens, features]`, with the place where each sample begins. Padding is no token, so it
@@ -9,7 +10,9 @@
 pub mod activation;
 pub mod attention;
 pub mod backward;
+pub mod bridge;
 pub mod dropout;
+pub mod embeddings;
 pub mod gemm;
 pub mod isa;
 pub mod layer;
