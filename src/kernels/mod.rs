@@ -8,6 +8,7 @@
 //! Results are the same, bit for bit, whatever the number of threads.
 
 pub mod activation;
+pub mod adamw;
 pub mod attention;
 pub mod backward;
 pub mod bridge;

@@ -28,6 +28,11 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Values in a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// The gradient of a row; `None` where it is zero.
     pub fn row(&self, number: usize) -> Option<&[f32]> {
         let place = *self.place.get(&u32::try_from(number).ok()?)?;
