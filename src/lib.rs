@@ -5,6 +5,7 @@
 pub mod cli;
 pub mod data;
 pub mod device;
+pub mod kernels;
 pub mod model;
 pub mod plan;
 pub mod probe;

@@ -31,9 +31,20 @@ impl Head {
     /// Hidden states `[batch, length, hidden]` to logits `[batch, classes]` in 32 bits.
     pub fn forward(&self, hidden: Tensor<3>, config: &ModelConfig, pass: Pass) -> Tensor<2> {
         let masks = pass.masks(&hidden.device());
+        self.forward_with(hidden, config, pass, |_, x, p| masks.apply(x, p))
+    }
+
+    /// As [`Head::forward`], with dropout by `drop(place, x, p)`; the two places are 0 and 1.
+    pub fn forward_with(
+        &self,
+        hidden: Tensor<3>,
+        config: &ModelConfig,
+        pass: Pass,
+        drop: impl Fn(u32, Tensor<2>, f64) -> Tensor<2>,
+    ) -> Tensor<2> {
         let first: Tensor<2> = hidden.narrow(1, 0, 1).squeeze_dim(1);
         let first = match config.family {
-            Family::Roberta => masks.apply(first, config.head_dropout),
+            Family::Roberta => drop(0, first, config.head_dropout),
             Family::Bert | Family::DistilBert => first,
         };
         let pooled = apply_linear(&self.dense, first, pass);
@@ -41,7 +52,7 @@ impl Head {
             Family::DistilBert => relu(pooled),
             Family::Bert | Family::Roberta => tanh(pooled),
         };
-        let pooled = masks.apply(pooled, config.head_dropout);
+        let pooled = drop(1, pooled, config.head_dropout);
         pass.widen(apply_linear(&self.classifier, pooled, pass))
     }
 }

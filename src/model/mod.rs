@@ -2,6 +2,7 @@
 //!
 //! * [`config`], [`presets`]: shapes, without tensors;
 //! * [`encoder`], [`head`]: the modules, cut into the segments that recomputation needs;
+//! * [`fused`]: the same arithmetic by fused kernels, on Burn's CPU backend;
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
 //! * [`source`]: presets and folders;
 //! * [`weights`]: tensor names and files, in and out.
@@ -9,6 +10,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod encoder;
+pub mod fused;
 pub mod head;
 pub mod pass;
 pub mod presets;
@@ -50,7 +52,15 @@ impl Classifier {
     }
 
     /// Logits `[batch, classes]` in 32 bits, every segment in one go.
+    ///
+    /// Without a tape and without dropout, the CPU backend takes its fused kernels.
     pub fn forward(&self, inputs: &Inputs, config: &ModelConfig, pass: Pass) -> Tensor<2> {
+        if pass.dropout.is_none()
+            && !self.head.dense.weight.val().is_autodiff()
+            && let Some(logits) = fused::evaluate(self, config, &inputs.packed, pass.precision)
+        {
+            return logits;
+        }
         let mut hidden = self.embeddings.forward(inputs, config, pass);
         for layer in &self.layers {
             hidden = layer.forward(hidden, &inputs.mask, config, pass);

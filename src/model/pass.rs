@@ -130,4 +130,21 @@ pub struct Inputs {
     pub types: Tensor<2, Int>,
     /// Which of them are padding.
     pub mask: PaddingMask,
+    /// The same tokens without padding, in the host's memory.
+    pub packed: Packed,
+}
+
+/// The real tokens of a micro-batch one after the other, without padding.
+#[derive(Clone, Debug, Default)]
+pub struct Packed {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Position of each token in the position embedding.
+    pub positions: Vec<u32>,
+    /// Segment of each token.
+    pub types: Vec<u32>,
+    /// Where each row begins, and the end of the last: `[rows + 1]`.
+    pub offsets: Vec<usize>,
+    /// Number of each row in its optimizer step, by which its dropout masks are drawn.
+    pub rows: Vec<u64>,
 }

@@ -7,7 +7,7 @@ use crate::data::batch::{self, PadTo, Padded};
 use crate::data::corpus::Targets;
 use crate::data::tokenize::Encoded;
 use crate::model::ModelConfig;
-use crate::model::pass::{Inputs, PaddingMask};
+use crate::model::pass::{Inputs, Packed, PaddingMask};
 
 /// Rows that go through forward and backward together.
 #[derive(Clone, Debug)]
@@ -33,13 +33,22 @@ impl MicroBatch {
             config.max_length()
         );
         let tensor = |values: Vec<i32>| Tensor::<2, Int>::from_data(TensorData::new(values, [count, length]), &plain);
+        let positions = positions(&padded, config.position_offset());
         let inputs = Inputs {
-            positions: tensor(positions(&padded, config.position_offset())),
+            packed: pack(&padded, &positions),
+            positions: tensor(positions),
             mask: PaddingMask::from_lengths(&padded.lengths, length, &plain),
             ids: tensor(padded.ids),
             types: tensor(padded.type_ids),
         };
         Ok(MicroBatch { inputs, targets })
+    }
+
+    /// Numbers the rows by their place in the optimizer step, from 0, so that their dropout masks do not depend on the
+    /// micro-batch that they were put in. Without it they are numbered in the order in which they come.
+    pub fn numbered(mut self, numbers: impl IntoIterator<Item = u64>) -> Self {
+        self.inputs.packed.rows = numbers.into_iter().collect();
+        self
     }
 
     /// Rows.
@@ -51,6 +60,19 @@ impl MicroBatch {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// The real tokens alone.
+fn pack(padded: &Padded, positions: &[i32]) -> Packed {
+    let mut packed = Packed { offsets: vec![0], ..Packed::default() };
+    for (row, &tokens) in padded.lengths.iter().enumerate() {
+        let range = row * padded.length..row * padded.length + tokens;
+        packed.ids.extend(padded.ids[range.clone()].iter().map(|&id| id as u32));
+        packed.positions.extend(positions[range.clone()].iter().map(|&position| position as u32));
+        packed.types.extend(padded.type_ids[range].iter().map(|&kind| kind as u32));
+        packed.offsets.push(packed.ids.len());
+    }
+    packed
 }
 
 /// Position of every token. Where positions start behind the padding index (RoBERTa), padding keeps that index, whose

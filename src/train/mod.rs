@@ -2,10 +2,12 @@
 //!
 //! * [`step`]: micro-batches accumulate, then one update ([`step::Learner`]);
 //! * [`recompute`]: forward and backward of one micro-batch, segment by segment, with chosen layers recomputed;
+//! * `fused`: the same on the CPU, by kernels of our own;
 //! * [`gradients`], [`optimizer`], [`schedule`], [`objective`]: the parts of a step.
 
 pub mod batch;
 pub mod evaluate;
+mod fused;
 pub mod gradients;
 pub mod metrics;
 pub mod objective;

@@ -9,11 +9,16 @@ use std::collections::HashMap;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdafactorConfig, AdamWConfig, LionConfig, Optimizer as Rule, SgdConfig};
+use burn::optim::{
+    Adafactor, AdafactorConfig, AdamW, AdamWConfig, AdamWState, AdaptiveMomentumState, Lion, LionConfig,
+    Optimizer as Rule, Sgd, SgdConfig,
+};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::gradients::GradientSum;
+use super::gradients::{GradientSum, Rows};
+use crate::kernels::adamw::{self, Factors};
+use crate::kernels::bridge::{self, Values, ValuesMut};
 use crate::model::Classifier;
 use crate::plan::OptimizerKind;
 
@@ -47,13 +52,15 @@ impl Optimizer {
         let decay = settings.weight_decay;
         Optimizer(match settings.kind {
             OptimizerKind::AdamW => {
-                // PyTorch's betas and epsilon.
-                let rule = |decay: f64| AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(decay as f32).build();
-                Box::new(States::new(rule(decay), rule(0.0)))
+                // Burn's betas are PyTorch's already.
+                let rule = |decay: f64| {
+                    AdamWConfig::new().with_epsilon(adamw::EPSILON).with_weight_decay(decay as f32).build()
+                };
+                Box::new(States::new(decay, rule(decay), rule(0.0)))
             }
             OptimizerKind::Lion => {
                 let rule = |decay: f64| LionConfig::new().with_weight_decay(decay as f32).build();
-                Box::new(States::new(rule(decay), rule(0.0)))
+                Box::new(States::new(decay, rule(decay), rule(0.0)))
             }
             OptimizerKind::Adafactor => {
                 // The learning rate is the schedule's alone: no relative step, no scaling by the parameter.
@@ -64,7 +71,7 @@ impl Optimizer {
                         .with_weight_decay(decay as f32)
                         .build()
                 };
-                Box::new(States::new(rule(decay), rule(0.0)))
+                Box::new(States::new(decay, rule(decay), rule(0.0)))
             }
             OptimizerKind::Sgd => {
                 let rule = |decay: f64| {
@@ -76,7 +83,7 @@ impl Optimizer {
                     let decay = (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
                     config.with_weight_decay(decay).build()
                 };
-                Box::new(States::new(rule(decay), rule(0.0)))
+                Box::new(States::new(decay, rule(decay), rule(0.0)))
             }
         })
     }
@@ -98,15 +105,84 @@ enum State<R: Rule> {
     Matrix(R::State<2>),
 }
 
+/// What one update multiplies with.
+#[derive(Clone, Copy)]
+struct Scalars {
+    rate: f64,
+    /// Weight decay of this parameter.
+    decay: f64,
+    /// Of the gradient.
+    factor: f64,
+}
+
+/// A parameter's gradient on the CPU.
+enum Gradient {
+    Dense(Values),
+    Rows(Rows),
+}
+
+/// A rule that may have a way of its own on the CPU: in place, in one pass.
+trait OnCpu: Rule {
+    /// Whether it has.
+    const FUSED: bool = false;
+
+    /// One update; only called where [`OnCpu::FUSED`].
+    fn update<const D: usize>(
+        _scalars: Scalars,
+        _value: &mut ValuesMut,
+        _shape: [usize; D],
+        _gradient: Gradient,
+        _state: Option<Self::State<D>>,
+    ) -> Option<Self::State<D>> {
+        None
+    }
+}
+
+impl OnCpu for Lion {}
+impl OnCpu for Adafactor {}
+impl OnCpu for Sgd {}
+
+impl OnCpu for AdamW {
+    const FUSED: bool = true;
+
+    fn update<const D: usize>(
+        scalars: Scalars,
+        value: &mut ValuesMut,
+        shape: [usize; D],
+        gradient: Gradient,
+        state: Option<AdamWState<D>>,
+    ) -> Option<AdamWState<D>> {
+        let (time, first, second) = match state.map(|state| state.momentum) {
+            Some(old) => (old.time + 1, ValuesMut::of(old.moment_1)?, ValuesMut::of(old.moment_2)?),
+            None => (1, ValuesMut::zeros(shape), ValuesMut::zeros(shape)),
+        };
+        let (mut first, mut second) = (first, second);
+        let factors = Factors::new(time, scalars.rate, scalars.decay, scalars.factor);
+        let (value, m, v) = (value.slice_mut(), first.slice_mut(), second.slice_mut());
+        match gradient {
+            Gradient::Dense(gradient) => {
+                const BLOCK: usize = 1 << 10;
+                let blocks: Vec<&[f32]> = gradient.slice().chunks(BLOCK).collect();
+                adamw::update(factors, value, m, v, BLOCK, |i| blocks.get(i).copied());
+            }
+            Gradient::Rows(rows) => adamw::update(factors, value, m, v, rows.width(), |i| rows.row(i)),
+        }
+        let (moment_1, moment_2) = (first.into_tensor(), second.into_tensor());
+        Some(AdamWState { momentum: AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2: None } })
+    }
+}
+
 struct States<R: Rule> {
+    /// Weight decay of [`States::decayed`].
+    decay: f64,
     decayed: R,
     plain: R,
     by_parameter: HashMap<ParamId, State<R>>,
 }
 
 impl<R: Rule> States<R> {
-    fn new(decayed: R, plain: R) -> Self {
-        States { decayed, plain, by_parameter: HashMap::new() }
+    fn new(decay: f64, decayed: R, plain: R) -> Self {
+        States { decay, decayed, plain, by_parameter: HashMap::new() }
     }
 
     fn update_one<const D: usize>(
@@ -134,13 +210,38 @@ impl<R: Rule> States<R> {
     }
 }
 
-impl<R: Rule> UpdateModel for States<R> {
+impl<R: OnCpu> States<R> {
+    /// One update in place, on the CPU.
+    fn update_in_place<const D: usize>(
+        &mut self,
+        id: ParamId,
+        scalars: Scalars,
+        value: Tensor<D>,
+        gradient: Gradient,
+    ) -> Option<Tensor<D>> {
+        let shape = value.dims();
+        let mut value = ValuesMut::of(value)?;
+        let old = self.by_parameter.remove(&id);
+        let state = if let [_, _] = shape.as_slice() {
+            let old = old.and_then(|s| if let State::Matrix(s) = s { Some(s) } else { None });
+            let shape = [shape[0], shape[D - 1]];
+            R::update(scalars, &mut value, shape, gradient, old).map(State::Matrix)
+        } else {
+            let old = old.and_then(|s| if let State::Vector(s) = s { Some(s) } else { None });
+            R::update(scalars, &mut value, [shape.iter().product()], gradient, old).map(State::Vector)
+        };
+        self.by_parameter.extend(state.map(|state| (id, state)));
+        Some(value.into_tensor())
+    }
+}
+
+impl<R: OnCpu> UpdateModel for States<R> {
     fn update(&mut self, rate: f64, model: Classifier, gradients: GradientSum, factor: f64) -> Classifier {
         model.map(&mut Update { states: self, gradients, rate, factor, owners: Vec::new() })
     }
 }
 
-struct Update<'a, R: Rule> {
+struct Update<'a, R: OnCpu> {
     states: &'a mut States<R>,
     gradients: GradientSum,
     rate: f64,
@@ -149,7 +250,18 @@ struct Update<'a, R: Rule> {
     owners: Vec<String>,
 }
 
-impl<R: Rule> ModuleMapper for Update<'_, R> {
+impl<R: OnCpu> Update<'_, R> {
+    /// The gradient of a parameter that can be updated in place.
+    fn on_cpu<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Option<Gradient> {
+        if !R::FUSED || !bridge::is_flex(&param.val().device()) {
+            return None;
+        }
+        let rows = self.gradients.take_rows(param.id).map(Gradient::Rows);
+        rows.or_else(|| self.gradients.take::<D>(param.id).and_then(Values::of).map(Gradient::Dense))
+    }
+}
+
+impl<R: OnCpu> ModuleMapper for Update<'_, R> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.owners.push(name.to_string());
     }
@@ -159,9 +271,17 @@ impl<R: Rule> ModuleMapper for Update<'_, R> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let decay = self.owners.last().is_some_and(|leaf| is_decayed(leaf));
+        if let Some(gradient) = self.on_cpu(&param) {
+            let (id, value, mapper) = param.consume();
+            let decay = if decay { self.states.decay } else { 0.0 };
+            let scalars = Scalars { rate: self.rate, decay, factor: self.factor };
+            let value = self.states.update_in_place(id, scalars, value.without_autodiff(), gradient);
+            let value = value.unwrap_or_else(|| unreachable!("the device was found to be the CPU"));
+            return Param::from_mapped_value(id, value.autodiff().require_grad(), mapper);
+        }
         let Some(gradient) = self.gradients.take::<D>(param.id) else { return param };
         let gradient = if self.factor == 1.0 { gradient } else { gradient * self.factor };
-        let decay = self.owners.last().is_some_and(|leaf| is_decayed(leaf));
         let (id, value, mapper) = param.consume();
         let value = self.states.update_one(id, decay, self.rate, value.without_autodiff(), gradient);
         Param::from_mapped_value(id, value.autodiff().require_grad(), mapper)

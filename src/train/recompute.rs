@@ -26,8 +26,12 @@ pub struct Run {
     pub checkpoint_layers: usize,
     /// `Some(k)`: the embeddings and the lowest k layers are not trained.
     pub frozen_layers: Option<usize>,
-    /// Seed of this micro-batch's dropout masks; `None` switches dropout off.
+    /// Seed of the optimizer step's dropout masks; `None` switches dropout off.
     pub dropout: Option<u64>,
+    /// Number of the micro-batch in its optimizer step.
+    pub micro: u64,
+    /// Rows of the optimizer step that came before this micro-batch.
+    pub first_row: u64,
 }
 
 /// Segment numbers: 0 for the embeddings, 1 to L for the layers, L + 1 for the head.
@@ -35,11 +39,11 @@ const EMBEDDINGS: usize = 0;
 
 impl Run {
     fn pass(&self, segment: usize) -> Pass {
-        Pass { precision: self.precision, dropout: self.dropout.map(|seed| mix(seed, segment as u64)) }
+        Pass { precision: self.precision, dropout: self.dropout.map(|seed| mix(mix(seed, self.micro), segment as u64)) }
     }
 
     /// Layers below this one are not trained.
-    fn first_trained(&self) -> usize {
+    pub(super) fn first_trained(&self) -> usize {
         self.frozen_layers.unwrap_or(0)
     }
 }

@@ -3,12 +3,24 @@
 use burn::tensor::{Device, Tensor};
 
 use super::batch::MicroBatch;
+use super::fused;
 use super::gradients::GradientSum;
 use super::objective::Objective;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::recompute::{self, Run, mix};
+use crate::kernels::layer::Workspace;
 use crate::model::{Classifier, ModelConfig};
 use crate::plan::{Knobs, Precision};
+
+/// What computes forward and backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Fused kernels where the device has them (the CPU), else Burn's tape.
+    #[default]
+    Fused,
+    /// Burn's tape everywhere: what the kernels are checked against.
+    Tape,
+}
 
 /// What a training step is told once.
 #[derive(Clone, Debug)]
@@ -25,6 +37,8 @@ pub struct StepSettings {
     pub dropout_seed: Option<u64>,
     /// Where dynamic loss scaling starts; used in fp16 only.
     pub loss_scale: LossScale,
+    /// What computes it.
+    pub engine: Engine,
 }
 
 impl StepSettings {
@@ -37,6 +51,7 @@ impl StepSettings {
             clip_norm: Some(1.0),
             dropout_seed: Some(seed),
             loss_scale: LossScale::default(),
+            engine: Engine::default(),
         }
     }
 }
@@ -68,6 +83,9 @@ pub struct Learner {
     loss: Option<Tensor<1>>,
     step: u64,
     micro: u64,
+    rows: u64,
+    /// The kernels' memory, from the first micro-batch of a step to the last.
+    work: Workspace,
 }
 
 impl Learner {
@@ -84,6 +102,8 @@ impl Learner {
             loss: None,
             step: 0,
             micro: 0,
+            rows: 0,
+            work: Workspace::default(),
         }
     }
 
@@ -114,30 +134,38 @@ impl Learner {
             precision: self.settings.knobs.precision,
             checkpoint_layers: self.settings.knobs.checkpoint_layers,
             frozen_layers: self.settings.knobs.frozen_layers,
-            dropout: self.settings.dropout_seed.map(|seed| mix(mix(seed, self.step), self.micro)),
+            dropout: self.settings.dropout_seed.map(|seed| mix(seed, self.step)),
+            micro: self.micro,
+            first_row: self.rows,
         };
         let scale = self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale) / total;
         let mut gradients = std::mem::take(&mut self.gradients);
-        let loss = recompute::forward_backward(
-            self.model(),
-            &self.config,
-            batch,
-            &self.settings.objective,
-            scale,
-            &run,
-            &mut gradients,
-        );
+        let mut work = std::mem::take(&mut self.work);
+        let (model, config, objective) = (self.model(), &self.config, &self.settings.objective);
+        let loss = match self.settings.engine {
+            Engine::Fused => {
+                fused::forward_backward(model, config, batch, objective, scale, &run, &mut work, &mut gradients)
+            }
+            Engine::Tape => None,
+        };
+        let loss = loss.unwrap_or_else(|| {
+            recompute::forward_backward(model, config, batch, objective, scale, &run, &mut gradients)
+        });
         self.gradients = gradients;
+        self.work = work;
         let loss = loss * (1.0 / total);
         self.loss = Some(match self.loss.take() {
             Some(sum) => sum + loss,
             None => loss,
         });
         self.micro += 1;
+        self.rows += batch.len() as u64;
     }
 
     /// Unscales and clips what was accumulated, and updates the parameters at this learning rate.
     pub fn update(&mut self, rate: f64) -> StepOutcome {
+        // The moments' first allocation should not come on top of the kernels' memory.
+        self.work = Workspace::default();
         let gradients = std::mem::take(&mut self.gradients);
         let loss = self.loss.take().map_or(f64::NAN, |sum| f64::from(sum.into_scalar::<f32>()));
         let unscale = self.scaler.as_ref().map_or(1.0, |scaler| 1.0 / scaler.scale);
@@ -150,6 +178,7 @@ impl Learner {
         }
         self.step += 1;
         self.micro = 0;
+        self.rows = 0;
         StepOutcome { loss, gradient_norm, updated: !skip }
     }
 }

@@ -1,0 +1,359 @@
+//! One encoder layer backward, by hand. See [`crate::kernels::layer`] for the forward equations.
+
+use crate::kernels::activation::activate_backward;
+use crate::kernels::attention;
+use crate::kernels::dropout::{Masks, Site, masked};
+use crate::kernels::gemm::{Add, Matrix, Product, multiply, multiply_many};
+use crate::kernels::layer::{
+    Activations, BLOCK, LayerShape, LayerWeights, Linear, Norm, Normalized, Pass, Saved, Tape, Workspace,
+    attention_masks, grow, hidden_masks, mask_at, places as tokens, scaled_into,
+};
+use crate::kernels::math::add_assign;
+use crate::kernels::norm::normalize_backward;
+use crate::kernels::rows::{Pieces, column_sums, for_blocks};
+use crate::kernels::storage::Element;
+
+/// Gradients of a linear map, in its layout.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinearGradient<V = Vec<f32>> {
+    /// `[in, out]`.
+    pub weight: V,
+    /// `[out]`.
+    pub bias: V,
+}
+
+/// Gradients of a normalisation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NormGradient<V = Vec<f32>> {
+    /// `[d]`.
+    pub gamma: V,
+    /// `[d]`.
+    pub beta: V,
+}
+
+/// Gradients of all parameters of a layer, held or borrowed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LayerGradients<V = Vec<f32>> {
+    /// `[d, d]`.
+    pub query: LinearGradient<V>,
+    /// `[d, d]`.
+    pub key: LinearGradient<V>,
+    /// `[d, d]`.
+    pub value: LinearGradient<V>,
+    /// `[d, d]`.
+    pub attention_output: LinearGradient<V>,
+    /// `[d]`.
+    pub attention_norm: NormGradient<V>,
+    /// `[d, f]`.
+    pub intermediate: LinearGradient<V>,
+    /// `[f, d]`.
+    pub output: LinearGradient<V>,
+    /// `[d]`.
+    pub output_norm: NormGradient<V>,
+}
+
+impl LayerGradients {
+    /// All zero.
+    pub fn zeros(shape: &LayerShape) -> Self {
+        let (d, f) = (shape.hidden, shape.intermediate);
+        let linear = |i: usize, o: usize| LinearGradient { weight: vec![0.0; i * o], bias: vec![0.0; o] };
+        let norm = || NormGradient { gamma: vec![0.0; d], beta: vec![0.0; d] };
+        LayerGradients {
+            query: linear(d, d),
+            key: linear(d, d),
+            value: linear(d, d),
+            attention_output: linear(d, d),
+            attention_norm: norm(),
+            intermediate: linear(d, f),
+            output: linear(f, d),
+            output_norm: norm(),
+        }
+    }
+
+    /// Every gradient, in the order of [`LayerWeights::slices`].
+    pub fn slices_mut(&mut self) -> [&mut [f32]; 16] {
+        let g = self;
+        [
+            &mut g.query.weight,
+            &mut g.query.bias,
+            &mut g.key.weight,
+            &mut g.key.bias,
+            &mut g.value.weight,
+            &mut g.value.bias,
+            &mut g.attention_output.weight,
+            &mut g.attention_output.bias,
+            &mut g.attention_norm.gamma,
+            &mut g.attention_norm.beta,
+            &mut g.intermediate.weight,
+            &mut g.intermediate.bias,
+            &mut g.output.weight,
+            &mut g.output.bias,
+            &mut g.output_norm.gamma,
+            &mut g.output_norm.beta,
+        ]
+    }
+}
+
+impl<'a> LayerGradients<&'a mut [f32]> {
+    /// Borrows places for gradients, in the order of [`LayerWeights::slices`].
+    pub fn borrow(places: [&'a mut [f32]; 16]) -> Self {
+        let [qw, qb, kw, kb, vw, vb, aw, ab, ag, ah, iw, ib, ow, ob, og, oh] = places;
+        LayerGradients {
+            query: LinearGradient { weight: qw, bias: qb },
+            key: LinearGradient { weight: kw, bias: kb },
+            value: LinearGradient { weight: vw, bias: vb },
+            attention_output: LinearGradient { weight: aw, bias: ab },
+            attention_norm: NormGradient { gamma: ag, beta: ah },
+            intermediate: LinearGradient { weight: iw, bias: ib },
+            output: LinearGradient { weight: ow, bias: ob },
+            output_norm: NormGradient { gamma: og, beta: oh },
+        }
+    }
+}
+
+type Places<'a> = LayerGradients<&'a mut [f32]>;
+
+impl<'a> LayerWeights<'a> {
+    /// Parameters in the order of [`LayerWeights::slices`].
+    pub fn from_slices(values: [&'a [f32]; 16]) -> Self {
+        let linear = |i: usize| Linear { weight: values[i], bias: values[i + 1] };
+        let norm = |i: usize| Norm { gamma: values[i], beta: values[i + 1] };
+        LayerWeights {
+            query: linear(0),
+            key: linear(2),
+            value: linear(4),
+            attention_output: linear(6),
+            attention_norm: norm(8),
+            intermediate: linear(10),
+            output: linear(12),
+            output_norm: norm(14),
+        }
+    }
+
+    /// Every parameter, in the order of [`LayerGradients::slices_mut`].
+    pub fn slices(&self) -> [&'a [f32]; 16] {
+        [
+            self.query.weight,
+            self.query.bias,
+            self.key.weight,
+            self.key.bias,
+            self.value.weight,
+            self.value.bias,
+            self.attention_output.weight,
+            self.attention_output.bias,
+            self.attention_norm.gamma,
+            self.attention_norm.beta,
+            self.intermediate.weight,
+            self.intermediate.bias,
+            self.output.weight,
+            self.output.bias,
+            self.output_norm.gamma,
+            self.output_norm.beta,
+        ]
+    }
+}
+
+/// One layer backward. `x` is forward's input, `gradient` that of the loss by its output: it becomes that by `x`.
+/// Gradients of the parameters are added to `places`, in the order of [`LayerWeights::slices`]. The tape's memory is reused for them on the way, so it is
+/// gone afterwards.
+///
+/// Besides its arguments it takes, for T tokens, `4 · (T · d + min(T, BLOCK) · max(f + 2 d, …))` bytes of workspace
+/// at most, and what packing takes.
+///
+/// # Panics
+/// If a slice does not fit the shape: a bug in the caller.
+#[allow(clippy::too_many_arguments)]
+pub fn backward(
+    work: &mut Workspace,
+    shape: &LayerShape,
+    weights: &LayerWeights<'_>,
+    pass: &Pass<'_>,
+    x: &[f32],
+    saved: Saved,
+    gradient: &mut [f32],
+    places: [&mut [f32]; 16],
+) {
+    assert_eq!(x.len(), pass.rows.tokens() * shape.hidden, "the input is not [tokens, hidden]");
+    assert_eq!(x.len(), gradient.len(), "the gradient does not fit the output");
+    for (place, weight) in places.iter().zip(weights.slices()) {
+        assert_eq!(place.len(), weight.len(), "a gradient does not fit its parameter");
+    }
+    let gradients = &mut LayerGradients::borrow(places);
+    let layer = Layer { shape, weights, pass, places: &tokens(pass.rows) };
+    match saved.0 {
+        Tape::F32(tape) => layer.run(work, x, tape, gradient, gradients),
+        Tape::Bf16(tape) => layer.run(work, x, tape, gradient, gradients),
+        Tape::F16(tape) => layer.run(work, x, tape, gradient, gradients),
+    }
+}
+
+struct Layer<'a> {
+    shape: &'a LayerShape,
+    weights: &'a LayerWeights<'a>,
+    pass: &'a Pass<'a>,
+    places: &'a [(u64, u32)],
+}
+
+impl Layer<'_> {
+    fn run<T: Element>(
+        &self,
+        work: &mut Workspace,
+        x: &[f32],
+        tape: Activations<T>,
+        gradient: &mut [f32],
+        to: &mut Places<'_>,
+    ) {
+        let Activations { q, k, v, context, log_sums, attention, inner, output } = tape;
+        self.norm(self.weights.output_norm, &output, gradient, &mut to.output_norm);
+        drop(output);
+        self.feed_forward(work, &attention.values, inner, gradient, to);
+        self.norm(self.weights.attention_norm, &attention, gradient, &mut to.attention_norm);
+        drop(attention);
+        self.attention(work, x, [q, k, v], context, &log_sums, gradient, to);
+    }
+
+    /// Through a LayerNorm, in place.
+    fn norm<T: Element>(
+        &self,
+        norm: Norm<'_>,
+        normalized: &Normalized<T>,
+        gradient: &mut [f32],
+        to: &mut NormGradient<&mut [f32]>,
+    ) {
+        let d = self.shape.hidden;
+        let gradient = Pieces::new(gradient);
+        let sums = for_blocks(self.places.len(), 2 * d, |block, sums| {
+            for t in block {
+                // SAFETY: every token is in one block, and a block is one job's.
+                let row = unsafe { gradient.piece(t * d, d) };
+                normalize_backward(row, &normalized.values[t * d..][..d], normalized.rstd[t], norm.gamma, sums);
+            }
+        });
+        add_assign(to.gamma, &sums[..d]);
+        add_assign(to.beta, &sums[d..]);
+    }
+
+    /// `to = gradient · mask` for tokens from `start` on; the sums of its columns are the bias's gradient.
+    fn mask(&self, masks: &Masks, start: usize, gradient: &[f32], to: &mut [f32], bias: &mut [f32]) {
+        let d = self.shape.hidden;
+        let to = Pieces::new(to);
+        let sums = for_blocks(gradient.len() / d, d, |block, sums| {
+            for t in block {
+                // SAFETY: every token is in one block, and a block is one job's.
+                let to = unsafe { to.piece(t * d, d) };
+                masked(mask_at(masks, self.places[start + t]), &gradient[t * d..][..d], to);
+                add_assign(sums, to);
+            }
+        });
+        add_assign(bias, &sums);
+    }
+
+    /// Through the feed-forward block: `gradient` (of the sum before the last normalisation) becomes the gradient of h.
+    fn feed_forward<T: Element>(
+        &self,
+        work: &mut Workspace,
+        h_normalized: &[T],
+        mut inner: Vec<T>,
+        gradient: &mut [f32],
+        to: &mut Places<'_>,
+    ) {
+        let (d, f, tokens) = (self.shape.hidden, self.shape.intermediate, self.places.len());
+        let masks = hidden_masks(self.pass, Site::Output);
+        let (up, down) = (self.weights.intermediate, self.weights.output);
+        for start in (0..tokens).step_by(BLOCK) {
+            let end = (start + BLOCK).min(tokens);
+            let n = end - start;
+            let (rows, d_inner) = grow(&mut work.floats, n * (d + f)).split_at_mut(n * d);
+            let gradient = &mut gradient[start * d..end * d];
+            let inner = &mut inner[start * f..end * f];
+            self.mask(&masks, start, gradient, rows, to.output.bias);
+            let d_out = Matrix::new(&*rows, n, d);
+            multiply(&mut work.pack, d_out, Matrix::new(down.weight, f, d).t(), d_inner, Add::Nothing);
+            self.activation(inner, d_inner, to.intermediate.bias);
+            let active = Matrix::new(&*inner, n, f);
+            multiply(&mut work.pack, active.t(), d_out, to.output.weight, Add::Existing);
+            // The masked gradient is done with: its place takes h.
+            scaled_into(&h_normalized[start * d..end * d], self.weights.attention_norm, rows);
+            let d_inner = Matrix::new(&*d_inner, n, f);
+            multiply(&mut work.pack, Matrix::new(&*rows, n, d).t(), d_inner, to.intermediate.weight, Add::Existing);
+            multiply(&mut work.pack, d_inner, Matrix::new(up.weight, d, f).t(), gradient, Add::Existing);
+        }
+    }
+
+    /// Through the nonlinearity: `inner` becomes its output, `gradient` the gradient of its input.
+    fn activation<T: Element>(&self, inner: &mut [T], gradient: &mut [f32], bias: &mut [f32]) {
+        let f = self.shape.intermediate;
+        let rows = gradient.len() / f;
+        let (inner, gradient) = (Pieces::new(inner), Pieces::new(gradient));
+        let sums = for_blocks(rows, f, |block, sums| {
+            for t in block {
+                // SAFETY: every token is in one block, and a block is one job's.
+                let (inner, gradient) = unsafe { (inner.piece(t * f, f), gradient.piece(t * f, f)) };
+                activate_backward(self.shape.activation, inner, gradient, sums);
+            }
+        });
+        add_assign(bias, &sums);
+    }
+
+    /// Through attention: `gradient` (of the sum before its normalisation) becomes the gradient of x.
+    #[allow(clippy::too_many_arguments)]
+    fn attention<T: Element>(
+        &self,
+        work: &mut Workspace,
+        x: &[f32],
+        [mut q, mut k, mut v]: [Vec<T>; 3],
+        context: Vec<T>,
+        log_sums: &[f32],
+        gradient: &mut [f32],
+        to: &mut Places<'_>,
+    ) {
+        let (d, tokens) = (self.shape.hidden, self.places.len());
+        let masks = hidden_masks(self.pass, Site::AttentionOutput);
+        let d_context = grow(&mut work.more, tokens * d);
+        for start in (0..tokens).step_by(BLOCK) {
+            let end = (start + BLOCK).min(tokens);
+            let n = end - start;
+            let d_out = grow(&mut work.floats, n * d);
+            self.mask(&masks, start, &gradient[start * d..end * d], d_out, to.attention_output.bias);
+            let d_out = Matrix::new(&*d_out, n, d);
+            let weight = Matrix::new(self.weights.attention_output.weight, d, d);
+            multiply(&mut work.pack, d_out, weight.t(), &mut d_context[start * d..end * d], Add::Nothing);
+            let context = Matrix::new(&context[start * d..end * d], n, d);
+            multiply(&mut work.pack, context.t(), d_out, to.attention_output.weight, Add::Existing);
+        }
+        attention::backward(
+            &mut work.scratches,
+            self.pass.rows,
+            self.shape.attention(),
+            [&mut q, &mut k, &mut v],
+            &attention_masks(self.pass, self.shape.heads),
+            &context,
+            log_sums,
+            d_context,
+        );
+        drop(context);
+        let maps = [self.weights.query, self.weights.key, self.weights.value];
+        self.projections(work, x, [q, k, v], maps, gradient, [&mut to.query, &mut to.key, &mut to.value]);
+    }
+
+    /// Through queries, keys and values, whose gradients these are.
+    fn projections<T: Element>(
+        &self,
+        work: &mut Workspace,
+        x: &[f32],
+        d_qkv: [Vec<T>; 3],
+        maps: [Linear<'_>; 3],
+        gradient: &mut [f32],
+        to: [&mut LinearGradient<&mut [f32]>; 3],
+    ) {
+        let (d, tokens) = (self.shape.hidden, self.places.len());
+        let mut products = Vec::with_capacity(3);
+        for ((part, map), to) in d_qkv.iter().zip(maps).zip(to) {
+            add_assign(to.bias, &column_sums(part, d));
+            let part = Matrix::new(part, tokens, d);
+            multiply(&mut work.pack, part, Matrix::new(map.weight, d, d).t(), gradient, Add::Existing);
+            products.push(Product { b: part, c: to.weight, stride: d, add: Add::Existing });
+        }
+        multiply_many(&mut work.pack, Matrix::new(x, tokens, d).t(), &mut products);
+    }
+}

@@ -1,0 +1,228 @@
+//! The encoder on Burn's CPU backend by the fused kernels: over packed tokens, without padding and without a tape.
+//!
+//! Parameters are read where Burn holds them. Whatever does not fit (another backend, an adapter, a missing bias) gives
+//! `None`, and the caller takes the generic path.
+
+use burn::module::Param;
+use burn::nn::{LayerNorm, Linear};
+use burn::tensor::{Device, Tensor};
+
+use super::config::{Activation, ModelConfig};
+use super::encoder::{Embeddings, EncoderLayer};
+use super::pass::{Packed, Pass};
+use super::{Classifier, head::Head};
+use crate::kernels::activation::Activation as Kind;
+use crate::kernels::bridge::{self, Values};
+use crate::kernels::dropout::{Dropout, Masks, Site, fill_mask};
+use crate::kernels::embeddings::{self, Tables, Tokens};
+use crate::kernels::layer::{self, Keep, LayerShape, LayerWeights, Norm, Rows, Storage, Workspace};
+use crate::plan::Precision;
+
+/// In what a precision keeps activations. All arithmetic is in 32 bits.
+pub fn storage(precision: Precision) -> Storage {
+    match precision {
+        Precision::Fp32 => Storage::F32,
+        Precision::Bf16 => Storage::Bf16,
+        Precision::Fp16 => Storage::F16,
+    }
+}
+
+/// The shape of every layer.
+pub fn shape(config: &ModelConfig) -> LayerShape {
+    LayerShape {
+        hidden: config.hidden_size,
+        heads: config.heads,
+        intermediate: config.intermediate_size,
+        eps: config.layer_norm_eps as f32,
+        activation: match config.activation {
+            Activation::Gelu => Kind::Gelu,
+            Activation::GeluTanh => Kind::GeluTanh,
+            Activation::Relu => Kind::Relu,
+        },
+    }
+}
+
+/// The dropout of one optimizer step.
+pub fn dropout(config: &ModelConfig, seed: Option<u64>) -> Option<Dropout> {
+    seed.map(|seed| Dropout { seed, hidden: config.hidden_dropout as f32, attention: config.attention_dropout as f32 })
+}
+
+/// Every parameter of a layer, in the order of [`LayerWeights::slices`].
+#[derive(Debug)]
+pub struct LayerParameters([Values; 16]);
+
+impl LayerParameters {
+    /// Reads a layer's parameters.
+    pub fn of(layer: &EncoderLayer) -> Option<Self> {
+        let (matrices, vectors) = parameters(layer)?;
+        let mut matrices = matrices.into_iter().map(Values::of_param);
+        let mut vectors = vectors.into_iter().map(Values::of_param);
+        let mut all = Vec::with_capacity(16);
+        for kind in ORDER {
+            let next = if kind == Kinds::Matrix { matrices.next() } else { vectors.next() };
+            all.push(next??);
+        }
+        all.try_into().ok().map(LayerParameters)
+    }
+
+    /// Borrowed for the kernels.
+    pub fn weights(&self) -> LayerWeights<'_> {
+        LayerWeights::from_slices(self.0.each_ref().map(Values::slice))
+    }
+}
+
+/// What a place in [`LayerWeights::slices`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// A matrix.
+    Matrix,
+    /// A vector.
+    Vector,
+}
+
+/// The kinds of [`LayerWeights::slices`]: four linear maps, a LayerNorm, two linear maps, a LayerNorm.
+pub const ORDER: [Kinds; 16] = {
+    use Kinds::{Matrix as M, Vector as V};
+    [M, V, M, V, M, V, M, V, V, V, M, V, M, V, V, V]
+};
+
+type Matrices<'a> = [&'a Param<Tensor<2>>; 6];
+type Vectors<'a> = [&'a Param<Tensor<1>>; 10];
+
+/// A layer's matrices and vectors, each in the order of [`LayerWeights::slices`]; `None` where one is missing.
+pub fn parameters(layer: &EncoderLayer) -> Option<(Matrices<'_>, Vectors<'_>)> {
+    let l = layer;
+    let bias = |linear: &'_ Linear| linear.bias.is_some();
+    let linears = [&l.query, &l.key, &l.value, &l.attention_output, &l.intermediate, &l.output];
+    if !linears.iter().all(|linear| bias(linear)) {
+        return None;
+    }
+    let [q, k, v, a, i, o] = linears;
+    let vectors = [
+        q.bias.as_ref()?,
+        k.bias.as_ref()?,
+        v.bias.as_ref()?,
+        a.bias.as_ref()?,
+        &l.attention_norm.gamma,
+        l.attention_norm.beta.as_ref()?,
+        i.bias.as_ref()?,
+        o.bias.as_ref()?,
+        &l.output_norm.gamma,
+        l.output_norm.beta.as_ref()?,
+    ];
+    Some((linears.map(|linear| &linear.weight), vectors))
+}
+
+/// Scale and shift of a LayerNorm.
+#[derive(Debug)]
+pub struct NormParameters {
+    gamma: Values,
+    beta: Values,
+}
+
+impl NormParameters {
+    /// Reads a LayerNorm's parameters.
+    pub fn of(norm: &LayerNorm) -> Option<Self> {
+        Some(NormParameters { gamma: Values::of_param(&norm.gamma)?, beta: Values::of_param(norm.beta.as_ref()?)? })
+    }
+
+    /// Borrowed for the kernels.
+    pub fn norm(&self) -> Norm<'_> {
+        Norm { gamma: self.gamma.slice(), beta: self.beta.slice() }
+    }
+}
+
+/// The embeddings' parameters.
+#[derive(Debug)]
+pub struct EmbeddingParameters {
+    word: Values,
+    position: Values,
+    token_type: Option<Values>,
+    norm: NormParameters,
+    eps: f32,
+}
+
+impl EmbeddingParameters {
+    /// Reads the embeddings' parameters.
+    pub fn of(part: &Embeddings, config: &ModelConfig) -> Option<Self> {
+        Some(EmbeddingParameters {
+            word: Values::of_param(&part.word.weight)?,
+            position: Values::of_param(&part.position.weight)?,
+            token_type: match &part.token_type {
+                Some(types) => Some(Values::of_param(&types.weight)?),
+                None => None,
+            },
+            norm: NormParameters::of(&part.norm)?,
+            eps: config.layer_norm_eps as f32,
+        })
+    }
+
+    /// Borrowed for the kernels.
+    pub fn tables(&self) -> Tables<'_> {
+        Tables {
+            word: self.word.slice(),
+            position: self.position.slice(),
+            token_type: self.token_type.as_ref().map(Values::slice),
+            norm: self.norm.norm(),
+            eps: self.eps,
+        }
+    }
+}
+
+/// The tokens of a micro-batch for the kernels; `ids` number its rows in the optimizer step.
+pub fn tokens<'a>(packed: &'a Packed, ids: &'a [u64]) -> Tokens<'a> {
+    Tokens {
+        ids: &packed.ids,
+        positions: &packed.positions,
+        types: &packed.types,
+        rows: Rows { offsets: &packed.offsets, ids },
+    }
+}
+
+/// Whether every row has a first token for the head to look at.
+pub fn has_first_tokens(packed: &Packed) -> bool {
+    packed.offsets.len() > 1 && packed.offsets.is_sorted_by(|a, b| a < b)
+}
+
+/// The rows' first tokens, `[rows, 1, d]`, out of `[tokens, d]`.
+pub fn first_tokens(hidden: &[f32], packed: &Packed, width: usize, device: &Device) -> Tensor<3> {
+    let starts = &packed.offsets[..packed.offsets.len() - 1];
+    let first: Vec<f32> = starts.iter().flat_map(|&start| &hidden[start * width..][..width]).copied().collect();
+    bridge::tensor(first, [starts.len(), 1, width], device)
+}
+
+/// Head with dropout masks that depend on the rows' numbers in the step alone. `hidden` is `[rows, 1, d]` in 32 bits.
+pub fn head(head: &Head, hidden: Tensor<3>, config: &ModelConfig, seed: Option<u64>, rows: &[u64]) -> Tensor<2> {
+    let pass = Pass::evaluation(Precision::Fp32);
+    head.forward_with(hidden, config, pass, |site, x, p| {
+        let Some(seed) = seed.filter(|_| p > 0.0) else { return x };
+        let masks = Masks::new(seed, usize::MAX, Site::Other(site), p as f32);
+        let width = x.dims()[1];
+        let mut factors = vec![0.0; rows.len() * width];
+        for (&row, factors) in rows.iter().zip(factors.chunks_exact_mut(width)) {
+            fill_mask(masks.row(row, 0), factors);
+        }
+        let factors: Tensor<2> = bridge::tensor(factors, [rows.len(), width], &x.device());
+        let factors = if x.is_autodiff() { factors.autodiff() } else { factors };
+        x * factors
+    })
+}
+
+/// Logits `[rows, classes]` in 32 bits, without dropout.
+pub fn evaluate(model: &Classifier, config: &ModelConfig, packed: &Packed, precision: Precision) -> Option<Tensor<2>> {
+    if !has_first_tokens(packed) {
+        return None;
+    }
+    let device = model.head.dense.weight.val().device();
+    let ids: Vec<u64> = (0..packed.offsets.len() as u64 - 1).collect();
+    let tokens = tokens(packed, &ids);
+    let mut hidden = embeddings::forward(&EmbeddingParameters::of(&model.embeddings, config)?.tables(), &tokens, None);
+    let (mut work, shape) = (Workspace::default(), shape(config));
+    for (number, part) in model.layers.iter().enumerate() {
+        let parameters = LayerParameters::of(part)?;
+        let pass = layer::Pass { rows: tokens.rows, layer: number, dropout: None, storage: storage(precision) };
+        hidden = layer::forward(&mut work, &shape, &parameters.weights(), &pass, &hidden, Keep::Nothing).0;
+    }
+    let first = first_tokens(&hidden, packed, config.hidden_size, &device);
+    Some(head(&model.head, first, config, None, &ids))
+}

@@ -1,0 +1,220 @@
+//! Forward and backward of one micro-batch on Burn's CPU backend, by the fused kernels.
+//!
+//! The same walk over segments as [`super::recompute`], with three differences: tokens are packed, so padding costs
+//! nothing; what a layer leaves behind contains its output, so no input is kept besides; and dropout masks depend on
+//! the row's number in the optimizer step, not on the micro-batch, so they too are the same however a step is cut.
+//!
+//! The top layer always keeps its tape: backward begins with it, so running it again would save nothing.
+
+use burn::module::Param;
+use burn::tensor::Tensor;
+
+use super::batch::MicroBatch;
+use super::gradients::GradientSum;
+use super::objective::Objective;
+use super::recompute::Run;
+use crate::kernels::backward::{NormGradient, backward};
+use crate::kernels::bridge::{Values, ValuesMut};
+use crate::kernels::embeddings;
+use crate::kernels::layer::{self, Keep, Pass, Saved, Workspace};
+use crate::model::encoder::EncoderLayer;
+use crate::model::fused::{self, EmbeddingParameters, Kinds, LayerParameters, ORDER};
+use crate::model::{Classifier, ModelConfig};
+
+/// As [`super::recompute::forward_backward`]; `None`, with nothing done, where the fused kernels can't do it.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn forward_backward(
+    model: &Classifier,
+    config: &ModelConfig,
+    batch: &MicroBatch,
+    objective: &Objective,
+    scale: f64,
+    run: &Run,
+    work: &mut Workspace,
+    sum: &mut GradientSum,
+) -> Option<Tensor<1>> {
+    let layers = model.layers.iter().map(LayerParameters::of).collect::<Option<Vec<_>>>()?;
+    let embeddings = EmbeddingParameters::of(&model.embeddings, config)?;
+    if !fused::has_first_tokens(&batch.inputs.packed) {
+        return None;
+    }
+    let mut step = Step { model, config, batch, run, rows: run.row_numbers(batch), layers, embeddings, work };
+    let (first, kept) = step.forward();
+    let (loss, upstream) = step.head(first, objective, scale, sum);
+    step.backward(kept, upstream, sum);
+    Some(loss)
+}
+
+struct Step<'a> {
+    model: &'a Classifier,
+    config: &'a ModelConfig,
+    batch: &'a MicroBatch,
+    run: &'a Run,
+    /// Numbers of the rows in the optimizer step.
+    rows: Vec<u64>,
+    layers: Vec<LayerParameters>,
+    embeddings: EmbeddingParameters,
+    work: &'a mut Workspace,
+}
+
+impl Step<'_> {
+    fn tokens(&self) -> embeddings::Tokens<'_> {
+        fused::tokens(&self.batch.inputs.packed, &self.rows)
+    }
+
+    fn embed(&self) -> Vec<f32> {
+        let dropout = fused::dropout(self.config, self.run.dropout);
+        embeddings::forward(&self.embeddings.tables(), &self.tokens(), dropout)
+    }
+
+    fn layer(&mut self, number: usize, x: &[f32], keep: Keep) -> (Vec<f32>, Option<Saved>) {
+        let rows = fused::tokens(&self.batch.inputs.packed, &self.rows).rows;
+        let pass = self.run.fused_pass(number, rows, self.config);
+        let shape = fused::shape(self.config);
+        layer::forward(self.work, &shape, &self.layers[number].weights(), &pass, x, keep)
+    }
+
+    /// The rows' first tokens behind the last layer, `[rows, 1, d]`, and what the layers left, from the one below the
+    /// first trained one (if there is one) to the top.
+    fn forward(&mut self) -> (Tensor<3>, Vec<Saved>) {
+        let (first, count) = (self.run.first_trained(), self.layers.len());
+        let mut hidden = self.embed();
+        let mut kept = Vec::with_capacity(count);
+        for number in 0..count {
+            let keep = match number {
+                n if n + 1 < first => Keep::Nothing,
+                n if n < first => Keep::Output,
+                n if n < self.run.checkpoint_layers && n + 1 < count => Keep::Output,
+                _ => Keep::Tape,
+            };
+            let (output, saved) = self.layer(number, &hidden, keep);
+            hidden = output;
+            kept.extend(saved);
+        }
+        let device = self.model.head.dense.weight.val().device();
+        let packed = &self.batch.inputs.packed;
+        (fused::first_tokens(&hidden, packed, self.config.hidden_size, &device), kept)
+    }
+
+    /// Head and loss, forward and backward: `(loss, gradient of the last layer's output)`.
+    fn head(
+        &self,
+        first: Tensor<3>,
+        objective: &Objective,
+        scale: f64,
+        sum: &mut GradientSum,
+    ) -> (Tensor<1>, Vec<f32>) {
+        let first = first.autodiff().require_grad();
+        let logits = fused::head(&self.model.head, first.clone(), self.config, self.run.dropout, &self.rows);
+        let loss = objective.loss_sum(logits, &self.batch.targets);
+        let mut tape = (loss.clone() * scale).backward();
+        sum.absorb(&mut tape, &self.model.head);
+        let (packed, width) = (&self.batch.inputs.packed, self.config.hidden_size);
+        let mut upstream = vec![0.0; packed.ids.len() * width];
+        if let Some(gradient) = first.grad_remove(&mut tape).and_then(Values::of) {
+            for (&start, gradient) in packed.offsets.iter().zip(gradient.slice().chunks_exact(width)) {
+                upstream[start * width..][..width].copy_from_slice(gradient);
+            }
+        }
+        (loss.without_autodiff(), upstream)
+    }
+
+    fn backward(&mut self, mut kept: Vec<Saved>, mut upstream: Vec<f32>, sum: &mut GradientSum) {
+        for number in (self.run.first_trained()..self.layers.len()).rev() {
+            let Some(saved) = kept.pop() else { unreachable!("every trained layer left something") };
+            let input = match kept.last() {
+                Some(below) => below.output(self.layers[number - 1].weights().output_norm),
+                None => self.embed(),
+            };
+            let tape = if saved.is_tape() {
+                saved
+            } else {
+                drop(saved);
+                match self.layer(number, &input, Keep::Tape).1 {
+                    Some(tape) => tape,
+                    None => unreachable!("a tape was asked for"),
+                }
+            };
+            let rows = fused::tokens(&self.batch.inputs.packed, &self.rows).rows;
+            let pass = self.run.fused_pass(number, rows, self.config);
+            let (shape, weights) = (fused::shape(self.config), self.layers[number].weights());
+            let mut places = Places::open(&self.model.layers[number], sum);
+            let slices = places.0.each_mut().map(ValuesMut::slice_mut);
+            backward(self.work, &shape, &weights, &pass, &input, tape, &mut upstream, slices);
+            places.close(&self.model.layers[number], sum);
+        }
+        if self.run.frozen_layers.is_none() {
+            self.embeddings_backward(upstream, sum);
+        }
+    }
+
+    fn embeddings_backward(&self, mut upstream: Vec<f32>, sum: &mut GradientSum) {
+        let part = &self.model.embeddings;
+        let Some(beta) = &part.norm.beta else { unreachable!("found when the parameters were read") };
+        let mut places = [sum.open(&part.norm.gamma), sum.open(beta)];
+        let [gamma, shift] = places.each_mut().map(ValuesMut::slice_mut);
+        let dropout = fused::dropout(self.config, self.run.dropout);
+        let norm = NormGradient { gamma, beta: shift };
+        embeddings::backward(&self.embeddings.tables(), &self.tokens(), dropout, &mut upstream, norm);
+        let [gamma, shift] = places;
+        sum.close(&part.norm.gamma, gamma);
+        sum.close(beta, shift);
+        let packed = &self.batch.inputs.packed;
+        sum.add_rows(&part.position.weight, &packed.positions, &upstream);
+        if let Some(types) = &part.token_type {
+            sum.add_rows(&types.weight, &packed.types, &upstream);
+        }
+        sum.add_rows(&part.word.weight, &packed.ids, &upstream);
+    }
+}
+
+impl Run {
+    fn fused_pass<'a>(&self, number: usize, rows: layer::Rows<'a>, config: &ModelConfig) -> Pass<'a> {
+        Pass {
+            rows,
+            layer: number,
+            dropout: fused::dropout(config, self.dropout),
+            storage: fused::storage(self.precision),
+        }
+    }
+
+    fn row_numbers(&self, batch: &MicroBatch) -> Vec<u64> {
+        match batch.inputs.packed.rows.as_slice() {
+            [] => (0..batch.len() as u64).map(|row| self.first_row + row).collect(),
+            numbers => numbers.to_vec(),
+        }
+    }
+}
+
+/// The gradients of a layer's parameters so far, taken out of the sum to be added to.
+struct Places([ValuesMut; 16]);
+
+impl Places {
+    fn open(layer: &EncoderLayer, sum: &mut GradientSum) -> Self {
+        let (matrices, vectors) = parameters(layer);
+        let (mut matrices, mut vectors) = (matrices.into_iter(), vectors.into_iter());
+        Places(ORDER.map(|kind| match kind {
+            Kinds::Matrix => sum.open(next(&mut matrices)),
+            Kinds::Vector => sum.open(next(&mut vectors)),
+        }))
+    }
+
+    fn close(self, layer: &EncoderLayer, sum: &mut GradientSum) {
+        let (matrices, vectors) = parameters(layer);
+        let (mut matrices, mut vectors) = (matrices.into_iter(), vectors.into_iter());
+        for (kind, values) in ORDER.into_iter().zip(self.0) {
+            match kind {
+                Kinds::Matrix => sum.close(next(&mut matrices), values),
+                Kinds::Vector => sum.close(next(&mut vectors), values),
+            }
+        }
+    }
+}
+
+fn parameters(layer: &EncoderLayer) -> ([&Param<Tensor<2>>; 6], [&Param<Tensor<1>>; 10]) {
+    fused::parameters(layer).unwrap_or_else(|| unreachable!("found when the parameters were read"))
+}
+
+fn next<T>(items: &mut impl Iterator<Item = T>) -> T {
+    items.next().unwrap_or_else(|| unreachable!("ORDER has as many of each kind"))
+}
