@@ -1,7 +1,7 @@
 //! Which vector instructions this processor has, and how a plain loop gets to use them.
 //!
 //! The crate is built for the oldest processor of its target, so a plain loop would be compiled to four lanes without
-//! fused multiply-add. [`vectorized!`] compiles a loop once more for each wider instruction set and picks at run time;
+//! fused multiply-add. `vectorized!` compiles a loop once more for each wider instruction set and picks at run time;
 //! there is no intrinsic in it, the compiler vectorises.
 
 /// A level of vector instructions, narrowest first.

@@ -6,6 +6,7 @@
 //! It takes numbers only, never a part of a command.
 
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -27,6 +28,11 @@ impl Guard {
         command.args(["-c", SCRIPT]).process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().ok().map(Guard)
+    }
+
+    /// Where the guard reads from, for a child to name its group itself.
+    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.0.stdin.as_ref().map(AsFd::as_fd)
     }
 
     /// The group to end; `None` when nothing runs. Call it before the leader of the former group is reaped, or the

@@ -79,14 +79,18 @@ pub(super) fn signal_group(group: Group, signal: libc::c_int) {
 /// core dump, and `inherited` left open in it, alone among the descriptors of this process.
 ///
 /// A core dump would write out all of the worker's memory before its end is seen.
-pub(super) fn prepare_child(command: &mut Command, inherited: BorrowedFd<'_>) {
+///
+/// The child names its own group to `guard` before it becomes the worker: were that left to the driver, one that is
+/// killed in between would leave behind whatever the worker has started by then.
+pub(super) fn prepare_child(command: &mut Command, inherited: BorrowedFd<'_>, guard: Option<BorrowedFd<'_>>) {
     command.process_group(0);
     let inherited = inherited.as_raw_fd();
+    let guard = guard.map(|guard| guard.as_raw_fd());
     // SAFETY: `getpid` takes nothing and can't fail.
     let driver = unsafe { libc::getpid() };
     // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed: it makes plain
     // system calls, allocates nothing and takes no lock; `io::Error::from_raw_os_error` only stores an integer.
-    // `inherited` is a copy of a number that is valid in the child whether or not the caller closes its own.
+    // `inherited` and `guard` are copies of numbers that are valid in the child whether or not the caller closes its own.
     unsafe {
         command.pre_exec(move || {
             #[cfg(target_os = "linux")]
@@ -98,12 +102,31 @@ pub(super) fn prepare_child(command: &mut Command, inherited: BorrowedFd<'_>) {
                 }
             }
             let _ = driver;
+            if let Some(guard) = guard {
+                announce(guard);
+            }
             let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &no_core);
             checked(libc::fcntl(inherited, libc::F_SETFD, 0))?;
             Ok(())
         });
     }
+}
+
+/// Writes the number of this process, which leads its group, and a line feed to `fd`. Safe after a fork: formats on the
+/// stack and makes one system call. A guard that can't be told is told again by the driver.
+fn announce(fd: RawFd) {
+    // SAFETY: `getpid` takes nothing and can't fail.
+    let mut number = unsafe { libc::getpid() };
+    let mut text = [b'\n'; 12];
+    let mut start = text.len() - 1;
+    while number > 0 && start > 0 {
+        start -= 1;
+        text[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    // SAFETY: the bytes from `start` to the end of `text` are initialised and live for the call.
+    unsafe { libc::write(fd, text[start..].as_ptr().cast(), text.len() - start) };
 }
 
 /// Takes standard output away from everybody else: returns a private descriptor of it, and points the public one at

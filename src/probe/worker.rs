@@ -107,7 +107,7 @@ impl Worker {
         command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
         command.env(OOM_FD_VAR, refusal_writer.as_raw_fd().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        os::prepare_child(&mut command, refusal_writer.as_fd());
+        os::prepare_child(&mut command, refusal_writer.as_fd(), guard.as_ref().and_then(Guard::pipe));
         let mut child = command.spawn()?;
         let group = Group(child.id() as libc::pid_t);
         if let Some(guard) = &mut guard {

@@ -1,7 +1,7 @@
 //! Peak memory of a training step from the model's shape alone: no probe, no tensor.
 //!
 //! Weights, gradients and optimizer state follow from the parameters. What lies above them was measured: the
-//! coefficients in [`FP32`] and [`HALF`] are least-squares fits to real probes on the CPU, taken by
+//! coefficients in `FP32` and `HALF` are least-squares fits to real probes on the CPU, taken by
 //! `scripts/calibrate-estimate.py`, which prints them anew after a kernel has changed. `tests/estimate.rs` compares a
 //! few estimates with probes and fails when the table has grown old.
 //!
