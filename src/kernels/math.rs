@@ -18,10 +18,10 @@ pub fn exp<const FMA: bool>(x: f32) -> f32 {
     let x = if x > 88.0 { 88.0 } else { x };
     let shifted = fma::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = fma::<FMA>(n, -0.693_359_375, x);
+    let r = fma::<FMA>(n, -0.693_359_4, x);
     let r = fma::<FMA>(n, 2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4;
-    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         p = fma::<FMA>(p, r, c);
     }
     let y = fma::<FMA>(p * r, r, r) + 1.0;
