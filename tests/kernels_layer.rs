@@ -95,7 +95,7 @@ impl Case {
     fn run(&self, p: &Parameters, x: &[f32], keep: Keep) -> (Vec<f32>, Option<Saved>) {
         let offsets = self.offsets();
         let rows = Rows { offsets: &offsets, ids: &self.ids };
-        let pass = Pass { rows, layer: 3, dropout: self.dropout, storage: Storage::F32 };
+        let pass = Pass { rows, layer: 3, dropout: self.dropout, outputs: Outputs::All, storage: Storage::F32 };
         forward(&mut Workspace::default(), &self.shape, &weights(p), &pass, x, keep)
     }
 
@@ -104,7 +104,7 @@ impl Case {
         let (x, mut gradient) = (self.input(), self.upstream());
         let offsets = self.offsets();
         let rows = Rows { offsets: &offsets, ids: &self.ids };
-        let pass = Pass { rows, layer: 3, dropout: self.dropout, storage };
+        let pass = Pass { rows, layer: 3, dropout: self.dropout, outputs: Outputs::All, storage };
         let mut work = Workspace::default();
         let (y, saved) = forward(&mut work, &self.shape, &weights(p), &pass, &x, Keep::Tape);
         let mut gradients = LayerGradients::zeros(&self.shape);
@@ -339,7 +339,7 @@ fn more_tokens_than_a_block() {
     for i in 0..30 {
         let range = offsets[i] * 16..offsets[i + 1] * 16;
         let rows = Rows { offsets: &[0, lengths[i]], ids: &[i as u64] };
-        let pass = Pass { rows, layer: 3, dropout: whole.dropout, storage: Storage::F32 };
+        let pass = Pass { rows, layer: 3, dropout: whole.dropout, outputs: Outputs::All, storage: Storage::F32 };
         let (part, saved) = forward(&mut work, &shape, &weights(&p), &pass, &x[range.clone()], Keep::Tape);
         assert_eq!(part, y[range.clone()], "the output of a sample depends on its neighbours");
         let mut gradient = upstream[range.clone()].to_vec();
@@ -384,7 +384,7 @@ fn a_tape_changes_no_output_and_makes_it_again() {
         let p = parameters(&case.shape, 2);
         let offsets = case.offsets();
         let rows = Rows { offsets: &offsets, ids: &case.ids };
-        let pass = Pass { rows, layer: 3, dropout: case.dropout, storage };
+        let pass = Pass { rows, layer: 3, dropout: case.dropout, outputs: Outputs::All, storage };
         let mut work = Workspace::default();
         let (without, none) = forward(&mut work, &case.shape, &weights(&p), &pass, &case.input(), Keep::Nothing);
         let (with, saved) = forward(&mut work, &case.shape, &weights(&p), &pass, &case.input(), Keep::Tape);
@@ -439,8 +439,13 @@ fn gradients_are_added_to_what_is_there() {
     let p = parameters(&case.shape, 5);
     let (_, _, mut once) = case.both(&p, Storage::F32);
     let offsets = case.offsets();
-    let pass =
-        Pass { rows: Rows { offsets: &offsets, ids: &case.ids }, layer: 3, dropout: None, storage: Storage::F32 };
+    let pass = Pass {
+        rows: Rows { offsets: &offsets, ids: &case.ids },
+        layer: 3,
+        dropout: None,
+        outputs: Outputs::All,
+        storage: Storage::F32,
+    };
     let mut work = Workspace::default();
     let mut twice = LayerGradients::zeros(&case.shape);
     for _ in 0..2 {
@@ -501,4 +506,43 @@ fn masks_drop_as_often_as_asked_and_differ_by_place() {
     // Neighbouring features are independent too.
     let pairs = base.windows(2).filter(|w| w[0] == 0.0 && w[1] == 0.0).count() as f64 / base.len() as f64;
     assert!((pairs - 0.01).abs() < 0.005, "{pairs} of neighbours are dropped together");
+}
+
+#[test]
+fn outputs_of_first_tokens_alone_are_the_same_and_so_are_their_gradients() {
+    for storage in [Storage::F32, Storage::Bf16] {
+        let case = Case::new(48, 4, 80, Activation::Gelu, &[60, 0, 1, 9]).dropping();
+        let p = parameters(&case.shape, 8);
+        let (x, offsets, d) = (case.input(), case.offsets(), 48);
+        let rows = Rows { offsets: &offsets, ids: &case.ids };
+        let mut work = Workspace::default();
+        let firsts = [0, 60, 61];
+        let upstream = numbers(17, firsts.len() * d, 1.0);
+        let [(y, dx, mut one), (some, dx_some, mut two)] = [Outputs::All, Outputs::First].map(|outputs| {
+            let pass = Pass { rows, layer: 3, dropout: case.dropout, outputs, storage };
+            let (y, saved) = forward(&mut work, &case.shape, &weights(&p), &pass, &x, Keep::Tape);
+            let mut gradient = match outputs {
+                Outputs::First => upstream.clone(),
+                Outputs::All => vec![0.0; x.len()],
+            };
+            if outputs == Outputs::All {
+                for (first, from) in firsts.iter().zip(upstream.chunks_exact(d)) {
+                    gradient[first * d..][..d].copy_from_slice(from);
+                }
+            }
+            let mut sums = LayerGradients::zeros(&case.shape);
+            let tape = saved.unwrap();
+            assert!(tape.is_tape());
+            backward(&mut work, &case.shape, &weights(&p), &pass, &x, tape, &mut gradient, sums.slices_mut());
+            (y, gradient, sums)
+        });
+        let expected: Vec<f32> = firsts.iter().flat_map(|first| y[first * d..][..d].to_vec()).collect();
+        assert!(relative_distance(&some, &expected) < 1e-6);
+        assert!(relative_distance(&dx_some, &dx) < 1e-5);
+        for (number, (a, b)) in two.slices_mut().into_iter().zip(one.slices_mut()).enumerate() {
+            if number != KEY_BIAS {
+                assert!(relative_distance(a, b) < 1e-5, "gradient {number} differs by {}", relative_distance(a, b));
+            }
+        }
+    }
 }

@@ -152,14 +152,19 @@ impl Head {
     }
 }
 
-/// Runs `job(row, head)` for all samples and heads in parallel.
-fn for_heads(rows: Rows<'_>, heads: Heads, job: impl Fn(usize, usize, Head) + Sync) {
+/// Runs `job(row, head, queries, keys)` for all samples and heads in parallel. `queries` are the offsets of the samples'
+/// queries, which belong to the first tokens of each.
+fn for_heads(rows: Rows<'_>, queries: &[usize], heads: Heads, job: impl Fn(usize, usize, Head, Head) + Sync) {
     let size = heads.size();
     (0..rows.count() * heads.count).into_par_iter().with_max_len(1).for_each(|index| {
         let (row, head) = (index / heads.count, index % heads.count);
-        let (first, end) = (rows.offsets[row], rows.offsets[row + 1]);
-        if first < end {
-            job(row, head, Head { first, length: end - first, hidden: heads.hidden, column: head * size, size });
+        let place = |offsets: &[usize]| {
+            let (first, end) = (offsets[row], offsets[row + 1]);
+            Head { first, length: end - first, hidden: heads.hidden, column: head * size, size }
+        };
+        let (queries, keys) = (place(queries), place(rows.offsets));
+        if queries.length > 0 {
+            job(row, head, queries, keys);
         }
     });
 }
@@ -234,11 +239,14 @@ fn mask_of(masks: &[Masks], head: usize, row_id: u64, query: usize) -> Option<Ma
     masks.get(head).filter(|m| !m.is_none()).map(|m| m.row(row_id, query))
 }
 
-/// Attention of queries, keys and values `[tokens, hidden]` into `context`, same shape. `log_sums` `[tokens, heads]`
-/// takes what backward needs, where given. `masks` has one entry a head, or none.
+/// Attention of queries, keys and values `[tokens, hidden]` into `context`. Queries, `context` and `log_sums`
+/// `[queries, heads]`, which takes what backward needs, where given, hold those tokens alone that `queries` has offsets
+/// of: the first ones of each sample. `masks` has one entry a head, or none.
+#[allow(clippy::too_many_arguments)]
 pub(super) fn forward<T: Element>(
     scratches: &mut Scratches,
     rows: Rows<'_>,
+    queries: &[usize],
     heads: Heads,
     [q, k, v]: [&[T]; 3],
     masks: &[Masks],
@@ -249,20 +257,21 @@ pub(super) fn forward<T: Element>(
     let scratches = &*scratches;
     let context = Pieces::new(context);
     let log_sums = log_sums.map(Pieces::new);
-    for_heads(rows, heads, |row, head, place| {
+    for_heads(rows, queries, heads, |row, head, queries, place| {
         scratches.with(|scratch| {
             let Scratch { floats, left, right: _, keys, values, .. } = scratch;
-            let (length, size) = (place.length, place.size);
-            let block = QUERIES.min(length);
+            let (asked, length, size) = (queries.length, place.length, place.size);
+            let block = QUERIES.min(asked);
             let [matrix, scores, output] = cut(floats, [length * size, block * length, block * size]);
             place.load(k, matrix);
             keys.pack_right(Matrix::new(matrix, length, size).t());
             place.load(v, matrix);
             values.pack_right(Matrix::new(matrix, length, size));
-            place.load(q, matrix);
+            let matrix = &mut matrix[..asked * size];
+            queries.load(q, matrix);
             scale_in_place(matrix, heads.scale());
-            for first in (0..length).step_by(QUERIES) {
-                let count = QUERIES.min(length - first);
+            for first in (0..asked).step_by(QUERIES) {
+                let count = QUERIES.min(asked - first);
                 let scores = &mut scores[..count * length];
                 left.pack_left(Matrix::new(&matrix[first * size..], count, size));
                 left.multiply(keys, scores, false);
@@ -271,14 +280,14 @@ pub(super) fn forward<T: Element>(
                     let log_sum = softmax_row(scores, mask_of(masks, head, rows.ids[row], query));
                     if let Some(log_sums) = &log_sums {
                         // SAFETY: this token and head belong to this job alone.
-                        unsafe { log_sums.piece((place.first + query) * heads.count + head, 1)[0] = log_sum };
+                        unsafe { log_sums.piece((queries.first + query) * heads.count + head, 1)[0] = log_sum };
                     }
                 }
                 left.pack_left(Matrix::new(scores, count, length));
                 let output = &mut output[..count * size];
                 left.multiply(values, output, false);
                 // SAFETY: these tokens and columns belong to this job alone.
-                unsafe { place.store(first, output, &context) };
+                unsafe { queries.store(first, output, &context) };
             }
         });
     });
@@ -290,6 +299,7 @@ pub(super) fn forward<T: Element>(
 pub(super) fn backward<T: Element>(
     scratches: &mut Scratches,
     rows: Rows<'_>,
+    queries: &[usize],
     heads: Heads,
     [q, k, v]: [&mut [T]; 3],
     masks: &[Masks],
@@ -300,12 +310,13 @@ pub(super) fn backward<T: Element>(
     scratches.prepare();
     let scratches = &*scratches;
     let (q_pieces, k_pieces, v_pieces) = (Pieces::new(q), Pieces::new(k), Pieces::new(v));
-    for_heads(rows, heads, |row, head, place| {
+    for_heads(rows, queries, heads, |row, head, queries, place| {
         scratches.with(|scratch| {
             let Scratch { floats, left, right, keys, values, keys_back } = scratch;
-            let (length, size) = (place.length, place.size);
-            let (area, block) = (length * size, QUERIES.min(length));
-            let lengths = [area, area, area, area, area, block * length, block * length, block * size, block];
+            let (asked, length, size) = (queries.length, place.length, place.size);
+            let (area, block) = (length * size, QUERIES.min(asked));
+            let lengths =
+                [area, asked * size, asked * size, area, area, block * length, block * length, block * size, block];
             let [q, d_out, out, dk, dv, scores, d_scores, dq, delta] = cut(floats, lengths);
             // SAFETY: these tokens and columns of q, k and v belong to this job alone, here and at the stores below.
             unsafe {
@@ -314,13 +325,15 @@ pub(super) fn backward<T: Element>(
                 keys_back.pack_right(Matrix::new(q, length, size));
                 place.load_pieces(&v_pieces, q);
                 values.pack_right(Matrix::new(q, length, size).t());
-                place.load_pieces(&q_pieces, q);
             }
+            let q = &mut q[..asked * size];
+            // SAFETY: as above.
+            unsafe { queries.load_pieces(&q_pieces, q) };
             scale_in_place(q, heads.scale());
-            place.load(gradient, d_out);
-            place.load(context, out);
-            for first in (0..length).step_by(QUERIES) {
-                let count = QUERIES.min(length - first);
+            queries.load(gradient, d_out);
+            queries.load(context, out);
+            for first in (0..asked).step_by(QUERIES) {
+                let count = QUERIES.min(asked - first);
                 let (scores, d_scores) = (&mut scores[..count * length], &mut d_scores[..count * length]);
                 let dq = &mut dq[..count * size];
                 let q = Matrix::new(&q[first * size..], count, size);
@@ -337,7 +350,7 @@ pub(super) fn backward<T: Element>(
                 let both = scores.chunks_exact_mut(length).zip(d_scores.chunks_exact_mut(length));
                 for (i, (scores, d_scores)) in both.enumerate() {
                     let query = first + i;
-                    let log_sum = log_sums[(place.first + query) * heads.count + head];
+                    let log_sum = log_sums[(queries.first + query) * heads.count + head];
                     let mask = mask_of(masks, head, rows.ids[row], query);
                     softmax_row_backward(scores, d_scores, log_sum, delta[i], mask);
                 }
@@ -352,7 +365,7 @@ pub(super) fn backward<T: Element>(
                 left.multiply(keys_back, dq, false);
                 scale_in_place(dq, heads.scale());
                 // SAFETY: as above.
-                unsafe { place.store(first, dq, &q_pieces) };
+                unsafe { queries.store(first, dq, &q_pieces) };
             }
             // SAFETY: as above.
             unsafe {

@@ -5,7 +5,7 @@ use crate::kernels::attention;
 use crate::kernels::dropout::{Masks, Site, masked};
 use crate::kernels::gemm::{Add, Matrix, Product, multiply, multiply_many};
 use crate::kernels::layer::{
-    Activations, BLOCK, LayerShape, LayerWeights, Linear, Norm, Normalized, Pass, Saved, Tape, Workspace,
+    Activations, BLOCK, LayerShape, LayerWeights, Linear, Norm, Normalized, Pass, Rows, Saved, Tape, Workspace,
     attention_masks, grow, hidden_masks, mask_at, places as tokens, scaled_into,
 };
 use crate::kernels::math::add_assign;
@@ -153,7 +153,8 @@ impl<'a> LayerWeights<'a> {
     }
 }
 
-/// One layer backward. `x` is forward's input, `gradient` that of the loss by its output: it becomes that by `x`.
+/// One layer backward. `x` is forward's input, `gradient` that of the loss by its output: it becomes that by `x`, whose
+/// length it then has.
 /// Gradients of the parameters are added to `places`, in the order of [`LayerWeights::slices`]. The tape's memory is reused for them on the way, so it is
 /// gone afterwards.
 ///
@@ -170,16 +171,18 @@ pub fn backward(
     pass: &Pass<'_>,
     x: &[f32],
     saved: Saved,
-    gradient: &mut [f32],
+    gradient: &mut Vec<f32>,
     places: [&mut [f32]; 16],
 ) {
     assert_eq!(x.len(), pass.rows.tokens() * shape.hidden, "the input is not [tokens, hidden]");
-    assert_eq!(x.len(), gradient.len(), "the gradient does not fit the output");
     for (place, weight) in places.iter().zip(weights.slices()) {
         assert_eq!(place.len(), weight.len(), "a gradient does not fit its parameter");
     }
     let gradients = &mut LayerGradients::borrow(places);
-    let layer = Layer { shape, weights, pass, places: &tokens(pass.rows) };
+    let offsets = pass.output_offsets();
+    let outputs = tokens(Rows { offsets: &offsets, ids: pass.rows.ids });
+    assert_eq!(outputs.len() * shape.hidden, gradient.len(), "the gradient does not fit the output");
+    let layer = Layer { shape, weights, pass, places: &outputs, offsets: &offsets };
     match saved.0 {
         Tape::F32(tape) => layer.run(work, x, tape, gradient, gradients),
         Tape::Bf16(tape) => layer.run(work, x, tape, gradient, gradients),
@@ -191,7 +194,9 @@ struct Layer<'a> {
     shape: &'a LayerShape,
     weights: &'a LayerWeights<'a>,
     pass: &'a Pass<'a>,
+    /// The tokens with an output.
     places: &'a [(u64, u32)],
+    offsets: &'a [usize],
 }
 
 impl Layer<'_> {
@@ -200,7 +205,7 @@ impl Layer<'_> {
         work: &mut Workspace,
         x: &[f32],
         tape: Activations<T>,
-        gradient: &mut [f32],
+        gradient: &mut Vec<f32>,
         to: &mut Places<'_>,
     ) {
         let Activations { q, k, v, context, log_sums, attention, inner, output } = tape;
@@ -304,7 +309,7 @@ impl Layer<'_> {
         [mut q, mut k, mut v]: [Vec<T>; 3],
         context: Vec<T>,
         log_sums: &[f32],
-        gradient: &mut [f32],
+        gradient: &mut Vec<f32>,
         to: &mut Places<'_>,
     ) {
         let (d, tokens) = (self.shape.hidden, self.places.len());
@@ -324,6 +329,7 @@ impl Layer<'_> {
         attention::backward(
             &mut work.scratches,
             self.pass.rows,
+            self.offsets,
             self.shape.attention(),
             [&mut q, &mut k, &mut v],
             &attention_masks(self.pass, self.shape.heads),
@@ -332,22 +338,37 @@ impl Layer<'_> {
             d_context,
         );
         drop(context);
-        let maps = [self.weights.query, self.weights.key, self.weights.value];
-        self.projections(work, x, [q, k, v], maps, gradient, [&mut to.query, &mut to.key, &mut to.value]);
+        let w = self.weights;
+        match self.pass.gather(x, d) {
+            None => {
+                let maps = [w.query, w.key, w.value];
+                self.projections(work, x, [q, k, v], maps, gradient, [&mut to.query, &mut to.key, &mut to.value]);
+            }
+            Some(chosen) => {
+                self.projections(work, &chosen, [q], [w.query], gradient, [&mut to.query]);
+                let some = std::mem::replace(gradient, vec![0.0; x.len()]);
+                let firsts = self.pass.rows.offsets.windows(2).filter(|pair| pair[0] < pair[1]);
+                for (pair, some) in firsts.zip(some.chunks_exact(d)) {
+                    gradient[pair[0] * d..][..d].copy_from_slice(some);
+                }
+                self.projections(work, x, [k, v], [w.key, w.value], gradient, [&mut to.key, &mut to.value]);
+            }
+        }
     }
 
-    /// Through queries, keys and values, whose gradients these are.
-    fn projections<T: Element>(
+    /// Through queries, keys and values (or some of them), whose gradients these are.
+    fn projections<T: Element, const N: usize>(
         &self,
         work: &mut Workspace,
         x: &[f32],
-        d_qkv: [Vec<T>; 3],
-        maps: [Linear<'_>; 3],
+        d_qkv: [Vec<T>; N],
+        maps: [Linear<'_>; N],
         gradient: &mut [f32],
-        to: [&mut LinearGradient<&mut [f32]>; 3],
+        to: [&mut LinearGradient<&mut [f32]>; N],
     ) {
-        let (d, tokens) = (self.shape.hidden, self.places.len());
-        let mut products = Vec::with_capacity(3);
+        let d = self.shape.hidden;
+        let tokens = x.len() / d;
+        let mut products = Vec::with_capacity(N);
         for ((part, map), to) in d_qkv.iter().zip(maps).zip(to) {
             add_assign(to.bias, &column_sums(part, d));
             let part = Matrix::new(part, tokens, d);

@@ -100,6 +100,17 @@ pub enum Keep {
     Tape,
 }
 
+/// Of which tokens a layer gives the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outputs {
+    /// Of all: `[tokens, d]`.
+    #[default]
+    All,
+    /// Of each sample's first: `[samples, d]`. For the top layer, where the head looks at nothing else: every token still
+    /// gives a key and a value, but only the first a query, and only it passes the feed-forward block.
+    First,
+}
+
 /// What varies from call to call besides the input.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass<'a> {
@@ -109,9 +120,33 @@ pub struct Pass<'a> {
     pub layer: usize,
     /// Dropout, or none.
     pub dropout: Option<Dropout>,
+    /// Of which tokens the output is wanted.
+    pub outputs: Outputs,
     /// In which precision values are rounded where a tape would save them. A layer computed without a tape must round as
     /// the later pass with one will: recomputation is then exact.
     pub storage: Storage,
+}
+
+impl Pass<'_> {
+    /// Where each sample's outputs begin, and the end of the last.
+    pub(super) fn output_offsets(&self) -> Vec<usize> {
+        match self.outputs {
+            Outputs::All => self.rows.offsets.to_vec(),
+            Outputs::First => {
+                let ends = self.rows.offsets.windows(2).scan(0, |end, pair| {
+                    *end += (pair[1] - pair[0]).min(1);
+                    Some(*end)
+                });
+                std::iter::once(0).chain(ends).collect()
+            }
+        }
+    }
+
+    /// The rows of `x` `[tokens, d]` whose outputs are wanted; `None` for all of them.
+    pub(super) fn gather(&self, x: &[f32], d: usize) -> Option<Vec<f32>> {
+        let firsts = self.rows.offsets.windows(2).filter(|pair| pair[0] < pair[1]);
+        (self.outputs == Outputs::First).then(|| firsts.flat_map(|pair| &x[pair[0] * d..][..d]).copied().collect())
+    }
 }
 
 /// Memory that layers share and keep between calls. It grows to what the largest call needs.
@@ -267,7 +302,7 @@ fn check(shape: &LayerShape, weights: &LayerWeights<'_>, x: &[f32], rows: Rows<'
     );
 }
 
-/// One layer: `x` `[tokens, d]` to y, same shape, and the tape if it is to be kept.
+/// One layer: `x` `[tokens, d]` to y, of the tokens that [`Pass::outputs`] says, and the tape if it is to be kept.
 ///
 /// # Panics
 /// If a slice does not fit the shape: a bug in the caller.
@@ -304,15 +339,26 @@ fn run<T: Element>(
     x: &[f32],
     keep: Keep,
 ) -> (Vec<f32>, Option<Activations<T>>) {
-    let (tokens, d) = (pass.rows.tokens(), shape.hidden);
+    let (offsets, d) = (pass.output_offsets(), shape.hidden);
     let kept = keep == Keep::Tape;
-    let places = places(pass.rows);
-    let [q, k, v] = project::<T>(work, shape, [weights.query, weights.key, weights.value], x);
+    let places = places(Rows { offsets: &offsets, ids: pass.rows.ids });
+    let tokens = places.len();
+    let chosen = pass.gather(x, d);
+    let [q, k, v] = match &chosen {
+        None => project::<T, 3>(work, shape, [weights.query, weights.key, weights.value], x),
+        Some(chosen) => {
+            let [k, v] = project::<T, 2>(work, shape, [weights.key, weights.value], x);
+            let [q] = project::<T, 1>(work, shape, [weights.query], chosen);
+            [q, k, v]
+        }
+    };
+    let x = chosen.as_deref().unwrap_or(x);
     let mut context = vec![T::default(); tokens * d];
     let mut log_sums = if kept { vec![0.0; tokens * shape.heads] } else { Vec::new() };
     attention::forward(
         &mut work.scratches,
         pass.rows,
+        &offsets,
         shape.attention(),
         [&q, &k, &v],
         &attention_masks(pass, shape.heads),
@@ -352,21 +398,25 @@ fn run<T: Element>(
     (y, (keep != Keep::Nothing).then_some(tape))
 }
 
-/// Queries, keys and values.
-fn project<T: Element>(work: &mut Workspace, shape: &LayerShape, maps: [Linear<'_>; 3], x: &[f32]) -> [Vec<T>; 3] {
+/// Queries, keys and values, or some of them.
+fn project<T: Element, const N: usize>(
+    work: &mut Workspace,
+    shape: &LayerShape,
+    maps: [Linear<'_>; N],
+    x: &[f32],
+) -> [Vec<T>; N] {
     let d = shape.hidden;
     let mut out = maps.map(|_| vec![T::default(); x.len()]);
-    let [q, k, v] = &mut out;
     // For 32 bits the products are written where they are kept; else a block at a time is computed and rounded.
     let whole = T::whole(&[]).is_some();
     let block = if whole { x.len() } else { BLOCK / 2 * d };
     for start in (0..x.len()).step_by(block.max(1)) {
         let end = (start + block).min(x.len());
         let (n, tokens) = (end - start, (end - start) / d);
-        let temporary = if whole { &mut [][..] } else { grow(&mut work.floats, 3 * n) };
+        let temporary = if whole { &mut [][..] } else { grow(&mut work.floats, N * n) };
         let mut parts = temporary.chunks_exact_mut(n);
-        let mut products = Vec::with_capacity(3);
-        for (to, map) in [&mut *q, &mut *k, &mut *v].into_iter().zip(maps) {
+        let mut products = Vec::with_capacity(N);
+        for (to, map) in out.iter_mut().zip(maps) {
             let b = Matrix::new(map.weight, d, d);
             let c = match T::whole_mut(&mut to[start..end]) {
                 Some(c) => c,
@@ -377,7 +427,7 @@ fn project<T: Element>(work: &mut Workspace, shape: &LayerShape, maps: [Linear<'
         multiply_many(&mut work.pack, Matrix::new(&x[start..end], tokens, d), &mut products);
         drop(products);
         if !whole {
-            for (to, from) in [&mut *q, &mut *k, &mut *v].into_iter().zip(work.floats.chunks_exact(n)) {
+            for (to, from) in out.iter_mut().zip(work.floats.chunks_exact(n)) {
                 narrow_rows(from, &mut to[start..end]);
             }
         }

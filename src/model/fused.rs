@@ -5,7 +5,7 @@
 
 use burn::module::Param;
 use burn::nn::{LayerNorm, Linear};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use super::config::{Activation, ModelConfig};
 use super::encoder::{Embeddings, EncoderLayer};
@@ -15,7 +15,7 @@ use crate::kernels::activation::Activation as Kind;
 use crate::kernels::bridge::{self, Values};
 use crate::kernels::dropout::{Dropout, Masks, Site, fill_mask};
 use crate::kernels::embeddings::{self, Tables, Tokens};
-use crate::kernels::layer::{self, Keep, LayerShape, LayerWeights, Norm, Rows, Storage, Workspace};
+use crate::kernels::layer::{self, Keep, LayerShape, LayerWeights, Norm, Outputs, Rows, Storage, Workspace};
 use crate::plan::Precision;
 
 /// In what a precision keeps activations. All arithmetic is in 32 bits.
@@ -184,11 +184,9 @@ pub fn has_first_tokens(packed: &Packed) -> bool {
     packed.offsets.len() > 1 && packed.offsets.is_sorted_by(|a, b| a < b)
 }
 
-/// The rows' first tokens, `[rows, 1, d]`, out of `[tokens, d]`.
-pub fn first_tokens(hidden: &[f32], packed: &Packed, width: usize, device: &Device) -> Tensor<3> {
-    let starts = &packed.offsets[..packed.offsets.len() - 1];
-    let first: Vec<f32> = starts.iter().flat_map(|&start| &hidden[start * width..][..width]).copied().collect();
-    bridge::tensor(first, [starts.len(), 1, width], device)
+/// Of which tokens a layer gives the output: the head looks at each row's first token and nothing else.
+pub fn outputs(number: usize, layers: usize) -> Outputs {
+    if number + 1 == layers { Outputs::First } else { Outputs::All }
 }
 
 /// Head with dropout masks that depend on the rows' numbers in the step alone. `hidden` is `[rows, 1, d]` in 32 bits.
@@ -210,19 +208,22 @@ pub fn head(head: &Head, hidden: Tensor<3>, config: &ModelConfig, seed: Option<u
 
 /// Logits `[rows, classes]` in 32 bits, without dropout.
 pub fn evaluate(model: &Classifier, config: &ModelConfig, packed: &Packed, precision: Precision) -> Option<Tensor<2>> {
-    if !has_first_tokens(packed) {
+    if model.layers.is_empty() || !has_first_tokens(packed) {
         return None;
     }
     let device = model.head.dense.weight.val().device();
     let ids: Vec<u64> = (0..packed.offsets.len() as u64 - 1).collect();
     let tokens = tokens(packed, &ids);
-    let mut hidden = embeddings::forward(&EmbeddingParameters::of(&model.embeddings, config)?.tables(), &tokens, None);
+    let parameters = EmbeddingParameters::of(&model.embeddings, config)?;
+    let mut hidden = embeddings::forward(&parameters.tables(), &tokens, None);
     let (mut work, shape) = (Workspace::default(), shape(config));
     for (number, part) in model.layers.iter().enumerate() {
         let parameters = LayerParameters::of(part)?;
-        let pass = layer::Pass { rows: tokens.rows, layer: number, dropout: None, storage: storage(precision) };
+        let outputs = outputs(number, model.layers.len());
+        let storage = storage(precision);
+        let pass = layer::Pass { rows: tokens.rows, layer: number, dropout: None, outputs, storage };
         hidden = layer::forward(&mut work, &shape, &parameters.weights(), &pass, &hidden, Keep::Nothing).0;
     }
-    let first = first_tokens(&hidden, packed, config.hidden_size, &device);
+    let first = bridge::tensor(hidden, [ids.len(), 1, config.hidden_size], &device);
     Some(head(&model.head, first, config, None, &ids))
 }

@@ -4,7 +4,8 @@
 //! nothing; what a layer leaves behind contains its output, so no input is kept besides; and dropout masks depend on
 //! the row's number in the optimizer step, not on the micro-batch, so they too are the same however a step is cut.
 //!
-//! The top layer always keeps its tape: backward begins with it, so running it again would save nothing.
+//! The top layer computes the first tokens' outputs alone, since the head looks at nothing else, and always keeps its
+//! tape: backward begins with it, so running it again would save nothing.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -14,7 +15,7 @@ use super::gradients::GradientSum;
 use super::objective::Objective;
 use super::recompute::Run;
 use crate::kernels::backward::{NormGradient, backward};
-use crate::kernels::bridge::{Values, ValuesMut};
+use crate::kernels::bridge::{self, Values, ValuesMut};
 use crate::kernels::embeddings;
 use crate::kernels::layer::{self, Keep, Pass, Saved, Workspace};
 use crate::model::encoder::EncoderLayer;
@@ -35,7 +36,7 @@ pub(super) fn forward_backward(
 ) -> Option<Tensor<1>> {
     let layers = model.layers.iter().map(LayerParameters::of).collect::<Option<Vec<_>>>()?;
     let embeddings = EmbeddingParameters::of(&model.embeddings, config)?;
-    if !fused::has_first_tokens(&batch.inputs.packed) {
+    if layers.is_empty() || !fused::has_first_tokens(&batch.inputs.packed) {
         return None;
     }
     let mut step = Step { model, config, batch, run, rows: run.row_numbers(batch), layers, embeddings, work };
@@ -69,9 +70,19 @@ impl Step<'_> {
 
     fn layer(&mut self, number: usize, x: &[f32], keep: Keep) -> (Vec<f32>, Option<Saved>) {
         let rows = fused::tokens(&self.batch.inputs.packed, &self.rows).rows;
-        let pass = self.run.fused_pass(number, rows, self.config);
+        let pass = self.pass(number, rows);
         let shape = fused::shape(self.config);
         layer::forward(self.work, &shape, &self.layers[number].weights(), &pass, x, keep)
+    }
+
+    fn pass<'a>(&self, number: usize, rows: layer::Rows<'a>) -> Pass<'a> {
+        Pass {
+            rows,
+            layer: number,
+            dropout: fused::dropout(self.config, self.run.dropout),
+            outputs: fused::outputs(number, self.layers.len()),
+            storage: fused::storage(self.run.precision),
+        }
     }
 
     /// The rows' first tokens behind the last layer, `[rows, 1, d]`, and what the layers left, from the one below the
@@ -92,11 +103,10 @@ impl Step<'_> {
             kept.extend(saved);
         }
         let device = self.model.head.dense.weight.val().device();
-        let packed = &self.batch.inputs.packed;
-        (fused::first_tokens(&hidden, packed, self.config.hidden_size, &device), kept)
+        (bridge::tensor(hidden, [self.rows.len(), 1, self.config.hidden_size], &device), kept)
     }
 
-    /// Head and loss, forward and backward: `(loss, gradient of the last layer's output)`.
+    /// Head and loss, forward and backward: `(loss, gradient of the last layer's output)`, `[rows, d]`.
     fn head(
         &self,
         first: Tensor<3>,
@@ -109,13 +119,10 @@ impl Step<'_> {
         let loss = objective.loss_sum(logits, &self.batch.targets);
         let mut tape = (loss.clone() * scale).backward();
         sum.absorb(&mut tape, &self.model.head);
-        let (packed, width) = (&self.batch.inputs.packed, self.config.hidden_size);
-        let mut upstream = vec![0.0; packed.ids.len() * width];
-        if let Some(gradient) = first.grad_remove(&mut tape).and_then(Values::of) {
-            for (&start, gradient) in packed.offsets.iter().zip(gradient.slice().chunks_exact(width)) {
-                upstream[start * width..][..width].copy_from_slice(gradient);
-            }
-        }
+        let upstream = match first.grad_remove(&mut tape).and_then(Values::of) {
+            Some(gradient) => gradient.slice().to_vec(),
+            None => vec![0.0; self.rows.len() * self.config.hidden_size],
+        };
         (loss.without_autodiff(), upstream)
     }
 
@@ -136,7 +143,7 @@ impl Step<'_> {
                 }
             };
             let rows = fused::tokens(&self.batch.inputs.packed, &self.rows).rows;
-            let pass = self.run.fused_pass(number, rows, self.config);
+            let pass = self.pass(number, rows);
             let (shape, weights) = (fused::shape(self.config), self.layers[number].weights());
             let mut places = Places::open(&self.model.layers[number], sum);
             let slices = places.0.each_mut().map(ValuesMut::slice_mut);
@@ -169,15 +176,6 @@ impl Step<'_> {
 }
 
 impl Run {
-    fn fused_pass<'a>(&self, number: usize, rows: layer::Rows<'a>, config: &ModelConfig) -> Pass<'a> {
-        Pass {
-            rows,
-            layer: number,
-            dropout: fused::dropout(config, self.dropout),
-            storage: fused::storage(self.precision),
-        }
-    }
-
     fn row_numbers(&self, batch: &MicroBatch) -> Vec<u64> {
         match batch.inputs.packed.rows.as_slice() {
             [] => (0..batch.len() as u64).map(|row| self.first_row + row).collect(),
