@@ -6,6 +6,7 @@
 //! * [`gradients`], [`optimizer`], [`schedule`], [`objective`]: the parts of a step.
 
 pub mod batch;
+pub mod cutting;
 pub mod evaluate;
 mod fused;
 pub mod gradients;

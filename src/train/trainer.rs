@@ -13,7 +13,7 @@ use super::optimizer::OptimizerSettings;
 use super::schedule::Schedule;
 use super::spec::{DataSpec, Duration, Evaluation, Hyper, TrainSpec};
 use super::step::{Learner, StepSettings};
-use super::{save, step};
+use super::{cutting, save, step};
 use crate::data::corpus::{Corpus, LabelSource, Targets};
 use crate::data::order::{self, LastStep};
 use crate::data::source::{Columns, LabelKind};
@@ -21,7 +21,6 @@ use crate::data::tokenize::Tokenizer;
 use crate::data::{batch::PadTo, split};
 use crate::model::ModelConfig;
 use crate::model::source::ModelFiles;
-use crate::plan::partition;
 
 /// What a run reports while it goes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -265,7 +264,7 @@ impl Run<'_> {
     fn one_step(&mut self, step: usize, rows: &[usize], tell: &mut dyn FnMut(Event)) -> Result<()> {
         let started = Instant::now();
         let total = self.learner.settings.objective.weight(&self.train.targets.select(rows));
-        for part in self.cut(rows) {
+        for part in self.cut(rows)? {
             let batch = self.micro_batch(&part)?;
             self.learner.accumulate(&batch, total);
         }
@@ -288,16 +287,11 @@ impl Run<'_> {
     }
 
     /// The rows of each micro-batch of a step.
-    fn cut(&self, rows: &[usize]) -> Vec<Vec<usize>> {
-        let mut rest = rows;
-        partition::parts(rows.len(), self.spec.knobs.micro_batch)
-            .into_iter()
-            .map(|size| {
-                let (part, tail) = rest.split_at(size);
-                rest = tail;
-                part.to_vec()
-            })
-            .collect()
+    fn cut(&self, rows: &[usize]) -> Result<Vec<Vec<usize>>> {
+        let lengths: Vec<usize> = rows.iter().map(|&row| self.train.rows[row].ids.len()).collect();
+        let spec = self.spec;
+        let parts = cutting::micro_batches(&lengths, &self.learner.config, spec.knobs.micro_batch, spec.proven_length)?;
+        Ok(parts.into_iter().map(|part| part.into_iter().map(|i| rows[i]).collect()).collect())
     }
 
     fn micro_batch(&self, rows: &[usize]) -> Result<MicroBatch> {

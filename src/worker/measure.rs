@@ -18,10 +18,10 @@ use crate::device::memory::Memory;
 use crate::device::select::Selected;
 use crate::model::source::ModelFiles;
 use crate::model::{Classifier, ModelConfig};
-use crate::plan::partition;
 use crate::probe::protocol::{Measurement, ProbeSpec, Report};
 use crate::train::Learner;
 use crate::train::batch::MicroBatch;
+use crate::train::cutting;
 use crate::train::evaluate;
 use crate::train::step::StepSettings;
 
@@ -135,12 +135,11 @@ impl Probe<'_> {
     fn time_typical(&mut self) -> Result<()> {
         let effective = self.spec.effective_batch.min(self.rows.typical.len());
         let steps: Vec<Vec<Encoded>> = self.rows.typical.chunks(effective).map(<[_]>::to_vec).collect();
-        let micro = self.spec.knobs.micro_batch;
         let count = self.spec.knobs.accumulation(self.spec.effective_batch) as f64;
         let started = Instant::now();
         let mut warm = 0;
         'steps: for step in steps.iter().filter(|step| step.len() == effective).cycle() {
-            let parts = cut(step, micro);
+            let parts = self.cut(step)?;
             let whole: f64 = parts.iter().map(|part| self.work(part)).sum();
             for part in spread(parts) {
                 if !self.wants_more(started) {
@@ -156,6 +155,14 @@ impl Probe<'_> {
         }
         self.finish_step();
         Ok(())
+    }
+
+    /// A step's rows, cut as a run cuts them.
+    fn cut(&self, rows: &[Encoded]) -> Result<Vec<Vec<Encoded>>> {
+        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let (micro, longest) = (self.spec.knobs.micro_batch, self.spec.shapes.longest);
+        let parts = cutting::micro_batches(&lengths, &self.learner.config, micro, longest)?;
+        Ok(parts.into_iter().map(|part| part.into_iter().map(|i| rows[i].clone()).collect()).collect())
     }
 
     fn accumulates(&self) -> bool {
@@ -246,19 +253,6 @@ impl Probe<'_> {
         }
         Ok(Report::Measured(self.out))
     }
-}
-
-/// Consecutive rows, in parts as equal as possible.
-fn cut(rows: &[Encoded], micro: usize) -> Vec<Vec<Encoded>> {
-    let mut rest = rows;
-    partition::parts(rows.len(), micro)
-        .into_iter()
-        .map(|size| {
-            let (part, tail) = rest.split_at(size);
-            rest = tail;
-            part.to_vec()
-        })
-        .collect()
 }
 
 /// The parts in an order in which any few in front are of all lengths: by length, then visited with a stride near the
