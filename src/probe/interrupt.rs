@@ -12,6 +12,9 @@ use super::os::{self, Group};
 /// Raised by the first signal.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// Raised by the second one, before it kills: the process is about to end.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+
 /// Groups to kill at the second signal; 0 is an empty slot. An array, for a handler may not take a lock.
 static RUNNING: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 
@@ -29,6 +32,7 @@ pub fn install() -> io::Result<&'static AtomicBool> {
 /// Keeps to atomics, `kill` and `_exit`.
 extern "C" fn on_signal(signal: libc::c_int) {
     if INTERRUPTED.swap(true, SeqCst) {
+        LEAVING.store(true, SeqCst);
         for group in &RUNNING {
             os::signal_group(Group(group.load(SeqCst)), libc::SIGKILL);
         }
@@ -49,6 +53,11 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        // The worker may have died of the second signal, whose handler is at work in another thread: it has the last
+        // word on the exit code, not whoever reads this worker's end as an outcome.
+        while LEAVING.load(SeqCst) {
+            std::thread::park();
+        }
         if let Some(slot) = self.0 {
             slot.store(0, SeqCst);
         }

@@ -8,7 +8,7 @@ use super::sampler::Ask;
 use super::shortfall::Shortfall;
 use super::trial::{Purpose, Request, Trial};
 use crate::plan::{Knobs, Outcome};
-use crate::probe::protocol::Effort;
+use crate::probe::protocol::{Attempt, Effort};
 
 /// Exploring ends when no trial promises more than this, relative and weighed with its probability to fit; a trial that
 /// costs four times what the leader's did must promise twice as much.
@@ -126,24 +126,23 @@ impl View<'_> {
         cheapest.or_else(|| self.open(branch).find(|knobs| *knobs == self.grid.smallest(branch)))
     }
 
-    /// The end when nothing fits.
+    /// The end when nothing fits: a shortfall only if the smallest configuration of every branch that the device can do
+    /// ran out of memory.
     fn nothing(&self) -> Verdict {
-        let failed = self.trials.iter().rev().find(|trial| {
-            !matches!(trial.attempt.outcome, Outcome::Oom | Outcome::Pruned | Outcome::Interrupted | Outcome::Fit)
-        });
-        match (Shortfall::new(self.problem, self.grid, self.trials, &self.evidence), failed) {
-            (Some(shortfall), None) => Verdict::NothingFits(shortfall),
-            (Some(shortfall), Some(failed)) if failed.attempt.outcome == Outcome::Unsupported => {
-                Verdict::NothingFits(shortfall)
-            }
-            (_, Some(failed)) => Verdict::Failed {
-                reason: format!(
-                    "no probe succeeded; trial {} ({}): {}",
-                    failed.number, failed.attempt.outcome, failed.attempt.reason
-                ),
-            },
-            (None, None) => Verdict::Failed { reason: "no configuration is left to probe".into() },
+        let too_large = |branch: &Branch| matches!(self.evidence.known(&self.grid.smallest(*branch)), Known::Oom(_));
+        let mut possible = self.grid.branches.iter().filter(|branch| !self.evidence.unsupported.contains(branch));
+        if possible.all(too_large)
+            && let Some(shortfall) = Shortfall::new(self.problem, self.grid, self.trials, &self.evidence)
+        {
+            return Verdict::NothingFits(shortfall);
         }
+        let silent = |outcome| matches!(outcome, Outcome::Oom | Outcome::Pruned | Outcome::Interrupted | Outcome::Fit);
+        let failed = self.trials.iter().rev().find(|trial| !silent(trial.attempt.outcome));
+        let reason = failed.map_or("no configuration is left to probe".to_string(), |trial| {
+            let Attempt { outcome, reason, .. } = &trial.attempt;
+            format!("no probe succeeded; trial {} ({outcome}): {reason}", trial.number)
+        });
+        Verdict::Failed { reason }
     }
 
     /// What a configuration of a branch must beat, as ln(samples per second), to become the answer: it must lead by

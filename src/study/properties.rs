@@ -58,7 +58,7 @@ fn is_true(device: &Device, neighbour: &Neighbour) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn the_boundary_is_exact(seed in any::<u64>(), kind in kinds()) {
@@ -157,9 +157,9 @@ impl Summary {
     }
 }
 
-fn survey(name: &str, kind: Kind) -> Summary {
+fn survey(name: &str, kind: Kind, studies: u64) -> Summary {
     let mut summary = Summary::default();
-    for seed in 0..120 {
+    for seed in 0..studies {
         let device = Device::draw(seed, kind);
         let (trials, verdict) = device.study();
         if let (Verdict::Found(answer), Some(best)) = (&verdict, device.fastest()) {
@@ -197,15 +197,15 @@ fn few_probes_and_little_regret() {
         ("noisy", Kind { noise: 0.08, ..PLAIN }, 10.0, 0.75),
         ("failing", Kind { failure: 0.1, ..PLAIN }, 9.0, 0.9),
     ] {
-        let summary = survey(name, kind);
-        assert!(summary.found >= 100 && summary.mean_probes() <= probes && summary.good() >= good, "{name}");
+        let summary = survey(name, kind, 80);
+        assert!(summary.found >= 70 && summary.mean_probes() <= probes && summary.good() >= good, "{name}");
     }
 }
 
 #[test]
 fn the_cost_grows_far_slower_than_the_batch() {
-    let small = survey("batch 8", Kind { effective: 8, ..PLAIN });
-    let large = survey("batch 512", Kind { effective: 512, ..PLAIN });
+    let small = survey("batch 8", Kind { effective: 8, ..PLAIN }, 80);
+    let large = survey("batch 512", Kind { effective: 512, ..PLAIN }, 80);
     // 64 times the batch: less than twice the probes, and less than an eighth of 64 times the seconds.
     assert!(large.mean_probes() < 2.0 * small.mean_probes());
     assert!(large.mean_seconds() < 8.0 * small.mean_seconds());
@@ -229,9 +229,28 @@ fn without_a_binding_cap_it_ends_soon() {
 }
 
 #[test]
+fn an_answer_that_fails_its_certification_is_not_the_answer() {
+    let mut refused = 0;
+    for seed in 0..60 {
+        let mut device = Device::draw(seed, PLAIN);
+        device.evaluation = 1.03;
+        let (trials, verdict) = device.study();
+        asks_no_known_oom(&device, &trials);
+        refused += usize::from(
+            trials.iter().any(|trial| trial.purpose == Purpose::Certify && trial.attempt.outcome == Outcome::Oom),
+        );
+        if let Verdict::Found(answer) = verdict {
+            assert!(answer.certified && answer.score.peak_bytes <= device.problem.cap_bytes.unwrap(), "device {seed}");
+            assert_eq!(answer.evaluation_peak_bytes, Some(answer.score.peak_bytes), "device {seed}");
+        }
+    }
+    assert!(refused >= 5, "only {refused} certifications ran out of memory");
+}
+
+#[test]
 fn larger_spaces_cost_a_probe_or_two_for_each_branch() {
-    for (space, branches) in [("fp32", 1), ("quick", 1), ("mixed", 3), ("memory", 8), ("adapters", 12)] {
-        let summary = survey(space, Kind { space, ..PLAIN });
+    for (space, branches) in [("fp32", 2u64), ("quick", 2), ("mixed", 3), ("memory", 8), ("adapters", 12)] {
+        let summary = survey(space, Kind { space, ..PLAIN }, 150 / branches);
         assert!(summary.mean_probes() <= 5.0 + 2.0 * branches as f64 && summary.good() >= 0.9, "{space}");
     }
 }

@@ -43,6 +43,8 @@ pub struct Device {
     speed_bump: f64,
     noise: f64,
     failure: f64,
+    /// Peak of an evaluation batch, relative to that of training.
+    pub evaluation: f64,
     seed: u64,
 }
 
@@ -106,7 +108,7 @@ impl Device {
         });
         let truths: Vec<(Branch, Truth)> = truths.collect();
         let Kind { bump, speed_bump, noise, failure, .. } = kind;
-        let mut device = Device { problem, grid, truths, bump, speed_bump, noise, failure, seed };
+        let mut device = Device { problem, grid, truths, bump, speed_bump, noise, failure, evaluation: 0.6, seed };
         let peaks: Vec<f64> = device.all().map(|knobs| device.peak(&knobs)).collect();
         let (least, most) = (peaks.iter().copied().fold(f64::MAX, f64::min), peaks.iter().copied().fold(0.0, f64::max));
         let cap = 0.95 * least * (1.15 * most / (0.95 * least)).powf(rng.random_range(0.0..1.0));
@@ -179,9 +181,10 @@ impl Device {
             return attempt(failures[rng.random_range(0..failures.len())]);
         }
         let cap = self.problem.cap_bytes;
-        if !self.fits(knobs) {
+        let peak = self.peak(knobs) * if request.effort.evaluate { self.evaluation.max(1.0) } else { 1.0 };
+        if peak > cap.map_or(f64::MAX, |cap| cap as f64) {
             // Refused somewhere on the way to the peak.
-            let (peak, limit) = (self.peak(knobs) as u64, cap.unwrap_or(0));
+            let (peak, limit) = (peak as u64, cap.unwrap_or(0));
             let live = limit - (limit / 50).min(peak - limit);
             let requested = limit - live + ((peak - limit) as f64 * rng.random_range(0.0..1.0)) as u64;
             let oom = OomRecord { requested: Some(requested), live: Some(live), cap, text: String::new() };
@@ -202,7 +205,7 @@ impl Device {
             optimizer_seconds: (0..2).map(|_| noisy(&mut rng, self.truth(knobs).optimizer)).collect(),
             loss: 0.7,
             parameter_sum: 1.0,
-            evaluation_peak_bytes: request.effort.evaluate.then_some((0.6 * self.peak(knobs)) as u64),
+            evaluation_peak_bytes: request.effort.evaluate.then_some((self.evaluation * self.peak(knobs)) as u64),
             layers: self.problem.size.layers,
             setup_seconds: 2.0,
         };
