@@ -5,7 +5,8 @@
 //! * [`fused`]: the same arithmetic by fused kernels, on Burn's CPU backend;
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
 //! * [`source`]: presets and folders;
-//! * [`weights`]: tensor names and files, in and out.
+//! * [`weights`]: tensor names and files, in and out;
+//! * [`views`]: parameters as bytes, without a second copy.
 
 pub mod checkpoint;
 pub mod config;
@@ -15,6 +16,7 @@ pub mod head;
 pub mod pass;
 pub mod presets;
 pub mod source;
+pub mod views;
 pub mod weights;
 
 use burn::module::Module;

@@ -3,18 +3,17 @@
 //! A linear layer is stored `[outputs, inputs]` by PyTorch and `[inputs, outputs]` by Burn, so matrices of linear
 //! layers are transposed on the way; embeddings are not.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
-use safetensors::{Dtype, View};
 
 use super::Classifier;
 use super::checkpoint::{Checkpoint, Loaded};
 use super::config::{Family, ModelConfig};
+use super::views::{TensorView, Trail};
 
 /// What loading found out besides the weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,16 +137,6 @@ pub fn listed(names: &[String]) -> String {
     if names.len() > SHOWN { format!("{head} and {} more", names.len() - SHOWN) } else { head }
 }
 
-/// The path of the parameter that a traversal stands at.
-#[derive(Default)]
-struct Trail(Vec<String>);
-
-impl Trail {
-    fn text(&self) -> String {
-        self.0.join(".")
-    }
-}
-
 struct Loader<'a> {
     path: Trail,
     config: &'a ModelConfig,
@@ -242,34 +231,10 @@ pub fn save(model: &Classifier, config: &ModelConfig, file: &Path) -> Result<()>
         .with_context(|| format!("can't write {}", file.display()))
 }
 
-/// A parameter that turns to bytes only while it is written.
-struct ParameterView {
-    shape: Vec<usize>,
-    read: Box<dyn Fn() -> Vec<u8>>,
-}
-
-impl View for ParameterView {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Owned((self.read)())
-    }
-
-    fn data_len(&self) -> usize {
-        self.shape.iter().product::<usize>() * size_of::<f32>()
-    }
-}
-
 struct Views {
     path: Trail,
     family: Family,
-    found: Vec<(String, ParameterView)>,
+    found: Vec<(String, TensorView)>,
 }
 
 impl ModuleVisitor for Views {
@@ -283,18 +248,11 @@ impl ModuleVisitor for Views {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let path = self.path.text();
-        let transpose = is_linear_matrix(&path);
-        let value = param.val().without_autodiff();
-        let mut shape = value.dims().to_vec();
-        if transpose {
-            shape.reverse();
-        }
-        let read = Box::new(move || {
-            let value = value.clone();
-            let data = if transpose { value.transpose().into_data() } else { value.into_data() };
-            data.bytes().to_vec()
-        });
-        self.found.push((hf_name(self.family, &path), ParameterView { shape, read }));
+        let view = match is_linear_matrix(&path) {
+            true => TensorView::transposed(param.val()),
+            false => TensorView::of(param.val()),
+        };
+        self.found.push((hf_name(self.family, &path), view));
     }
 }
 
