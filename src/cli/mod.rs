@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod shell;
 mod talk;
+mod time;
 mod workload;
 
 use std::process::ExitCode;

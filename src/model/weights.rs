@@ -13,7 +13,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::Classifier;
 use super::checkpoint::{Checkpoint, Loaded};
 use super::config::{Family, ModelConfig};
-use super::views::{TensorView, Trail};
+use super::views::{self, TensorView, Trail};
 
 /// What loading found out besides the weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -226,9 +226,8 @@ fn transposed(tensor: Loaded) -> Loaded {
 pub fn save(model: &Classifier, config: &ModelConfig, file: &Path) -> Result<()> {
     let mut views = Views { path: Trail::default(), family: config.family, found: vec![] };
     model.visit(&mut views);
-    let metadata = [("format".to_string(), "pt".to_string())].into();
-    safetensors::serialize_to_file(views.found, Some(metadata), file)
-        .with_context(|| format!("can't write {}", file.display()))
+    let notes = [("format".to_string(), "pt".to_string())].into();
+    views::write(file, &views.found, &notes).with_context(|| format!("can't write {}", file.display()))
 }
 
 struct Views {

@@ -139,6 +139,19 @@ impl Knobs {
     }
 }
 
+impl Knobs {
+    /// The next combination that takes less memory for the same gradient: a smaller micro-batch, and at 1 sample a
+    /// quarter more of all `layers` recomputed. `None` where nothing is left.
+    pub fn lower(&self, effective_batch: usize, layers: usize) -> Option<Knobs> {
+        let sizes = partition::candidates(effective_batch);
+        if let Some(&micro_batch) = sizes.iter().find(|&&size| size < self.micro_batch) {
+            return Some(Knobs { micro_batch, ..*self });
+        }
+        let checkpoint_layers = (self.checkpoint_layers + layers.div_ceil(4)).min(layers);
+        (checkpoint_layers > self.checkpoint_layers).then_some(Knobs { checkpoint_layers, ..*self })
+    }
+}
+
 impl fmt::Display for Knobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} micro-batch {} checkpoint {}", self.precision, self.micro_batch, self.checkpoint_layers)?;

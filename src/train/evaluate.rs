@@ -50,15 +50,33 @@ impl Scores {
     }
 }
 
+/// Buffers that evaluation needs for every row that it scores. They live on the host and are made before memory is
+/// counted: their size is the data's, not the configuration's.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    by_length: Vec<usize>,
+    outputs: Vec<f32>,
+}
+
+impl Scratch {
+    /// For so many rows and outputs of the head.
+    pub fn new(rows: usize, width: usize) -> Self {
+        Scratch { by_length: Vec::with_capacity(rows), outputs: vec![0.0; rows * width] }
+    }
+}
+
 /// Scores a model on rows, `batch` at a time. Rows of similar length go together, so that little is padded.
 ///
 /// # Errors
 /// If a row does not fit the model.
-pub fn score(learner: &Learner, corpus: &Corpus, batch: usize) -> Result<Scores> {
-    let mut by_length: Vec<usize> = (0..corpus.len()).collect();
-    by_length.sort_by_key(|&row| corpus.rows[row].ids.len());
+pub fn score(learner: &Learner, corpus: &Corpus, batch: usize, scratch: &mut Scratch) -> Result<Scores> {
+    let Scratch { by_length, outputs } = scratch;
+    by_length.clear();
+    by_length.extend(0..corpus.len());
+    // Unstable: a stable sort would take a buffer of its own.
+    by_length.sort_unstable_by_key(|&row| (corpus.rows[row].ids.len(), row));
     let width = learner.config.num_labels();
-    let mut outputs = vec![0f32; corpus.len() * width];
+    outputs.resize(corpus.len() * width, 0.0);
     for rows in by_length.chunks(batch.max(1)) {
         let encoded: Vec<_> = rows.iter().map(|&row| &corpus.rows[row]).collect();
         let targets = corpus.targets.select(rows);
@@ -71,11 +89,11 @@ pub fn score(learner: &Learner, corpus: &Corpus, batch: usize) -> Result<Scores>
     }
     Ok(match &corpus.targets {
         Targets::Classes(classes) => {
-            let (loss, quality) = metrics::classification(&outputs, width, classes);
+            let (loss, quality) = metrics::classification(outputs, width, classes);
             Scores { rows: corpus.len(), loss, quality: Quality::Classification(quality) }
         }
         Targets::Values(values) => {
-            let (loss, quality) = metrics::regression(&outputs, values);
+            let (loss, quality) = metrics::regression(outputs, values);
             Scores { rows: corpus.len(), loss, quality: Quality::Regression(quality) }
         }
     })

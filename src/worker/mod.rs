@@ -2,6 +2,8 @@
 
 pub mod measure;
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use anyhow::{Context, Result};
 
 use crate::device::memory::Memory;
@@ -10,7 +12,7 @@ use crate::plan::Knobs;
 use crate::probe::protocol::{Job, Message, ProbeSpec, Report, Task};
 use crate::probe::{serve, serve::oom_fd};
 use crate::train::spec::TrainSpec;
-use crate::train::trainer::{self, Event};
+use crate::train::trainer::{self, Event, Surroundings};
 
 /// Serves jobs until standard input ends.
 ///
@@ -70,6 +72,13 @@ fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<R
     let prepared = trainer::prepare(spec, &mut tell)?;
     let memory = Memory::open(&selected, job.cap_bytes);
     let device = selected.device.clone().autodiff();
-    let summary = trainer::train(spec, prepared, device, &|| memory.peak(), &mut tell)?;
+    let stop = serve::asked_to_stop().context("can't catch SIGTERM")?;
+    let around = Surroundings {
+        peak: &|| memory.peak(),
+        stop: &|| stop.load(SeqCst),
+        refusal: &serve::refusal,
+        tell: &mut tell,
+    };
+    let summary = trainer::train(spec, prepared, device, around)?;
     Ok(Report::Trained(serde_json::to_value(summary)?))
 }
