@@ -24,6 +24,10 @@ pub enum Engine {
     Fused,
     /// Burn's tape everywhere: what the kernels are checked against.
     Tape,
+    /// The same on a device that refuses micro-batches of more tokens than this, half-way through, as accelerators do:
+    /// by a panic.
+    #[cfg(test)]
+    Refusing(usize),
 }
 
 /// What a training step is told once.
@@ -159,11 +163,15 @@ impl Learner {
             Engine::Fused => {
                 fused::forward_backward(model, config, batch, objective, scale, &run, &mut work, &mut gradients)
             }
-            Engine::Tape => None,
+            _ => None,
         };
         let loss = loss.unwrap_or_else(|| {
             recompute::forward_backward(model, config, batch, objective, scale, &run, &mut gradients)
         });
+        #[cfg(test)]
+        if let Engine::Refusing(tokens) = self.settings.engine {
+            assert!(batch.inputs.packed.ids.len() <= tokens, "out of device memory allocating 4096 bytes");
+        }
         self.gradients = gradients;
         self.work = work;
         let loss = loss * (1.0 / total);
