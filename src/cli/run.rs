@@ -277,6 +277,7 @@ fn conclusion(summary: &Summary, spec: &TrainSpec, cap: Option<u64>) -> String {
     );
     if let Some(scores) = &summary.scores {
         out += &format!("  held out {}\n", in_words(scores));
+        out += &super::per_class::table(scores);
     }
     let cap = cap.map_or(String::new(), |cap| format!(" of {}", ByteSize(cap)));
     out += &format!("  memory   {}{cap} at the peak\n", ByteSize(summary.peak_bytes));

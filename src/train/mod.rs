@@ -13,6 +13,7 @@ pub mod gradients;
 pub mod metrics;
 pub mod objective;
 pub mod optimizer;
+pub mod predict;
 pub mod recompute;
 pub mod save;
 pub mod schedule;

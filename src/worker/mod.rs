@@ -9,6 +9,7 @@ use crate::device::{meter, select};
 use crate::plan::Precision;
 use crate::probe::protocol::{Job, Message, ProbeSpec, Report, Task};
 use crate::probe::{serve, serve::oom_fd};
+use crate::train::predict::{self, PredictSpec};
 use crate::train::spec::TrainSpec;
 use crate::train::trainer::{self, Event};
 
@@ -32,6 +33,10 @@ fn answer(job: &Job, send: &mut dyn FnMut(Message)) -> Result<Report> {
         Task::Train(spec) => {
             let spec = serde_json::from_value(spec.clone()).context("reading the training specification")?;
             train(job, &spec, send)
+        }
+        Task::Predict(spec) => {
+            let spec = serde_json::from_value(spec.clone()).context("reading what to predict")?;
+            predict(job, &spec, send)
         }
     }
 }
@@ -65,4 +70,18 @@ fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<R
     let device = selected.device.clone().autodiff();
     let summary = trainer::train(spec, prepared, device, &|| memory.peak(), &mut tell)?;
     Ok(Report::Trained(serde_json::to_value(summary)?))
+}
+
+fn predict(job: &Job, spec: &PredictSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
+    let selected = select::select(&job.device)?;
+    let prepared = predict::prepare(spec)?;
+    let memory = Memory::open(&selected, job.cap_bytes);
+    let device = selected.device.clone().autodiff();
+    let summary = predict::predict(spec, prepared, &device, &|| memory.peak(), &mut |event| {
+        // An event is plain data: turning it into JSON can't fail.
+        if let Ok(event) = serde_json::to_value(event) {
+            send(Message::Event(event));
+        }
+    })?;
+    Ok(Report::Predicted(serde_json::to_value(summary)?))
 }
