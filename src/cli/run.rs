@@ -9,8 +9,8 @@ use clap::Args;
 use super::Exit;
 use super::options::{DataOptions, TrainOptions};
 use super::talk::Talk;
-use crate::model::source;
-use crate::plan::{ByteSize, Outcome};
+use crate::model::source::{self, ModelFiles};
+use crate::plan::{ByteSize, Knobs, Outcome};
 use crate::probe::protocol::{Job, Message, ModelSource, PROTOCOL, Report, Task};
 use crate::probe::{Executor, LocalProcess, interrupt};
 use crate::study::best::Best;
@@ -37,6 +37,9 @@ pub struct Arguments {
     data: DataOptions,
     #[command(flatten)]
     train: TrainOptions,
+    /// Leave the embeddings and the lowest N layers as they are, or just the embeddings [default: as it was probed]
+    #[arg(long, value_name = "N|embeddings", value_parser = frozen)]
+    freeze_layers: Option<usize>,
     /// Device [default: the one that was probed]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -55,6 +58,7 @@ pub struct Request {
     model: Option<PathBuf>,
     data: DataOptions,
     train: TrainOptions,
+    freeze_layers: Option<usize>,
     device: Option<String>,
     seed: Option<u64>,
     quiet: bool,
@@ -64,7 +68,8 @@ impl Request {
     /// Training with the answer of a probe that has just ended.
     pub fn after_probe(train: &TrainOptions, data: &DataOptions, best: Best, config: PathBuf) -> Self {
         let (train, data) = (train.clone(), data.clone());
-        Request { best, config, model: None, data, train, device: None, seed: None, quiet: false }
+        let (model, freeze_layers, device, seed) = (None, None, None, None);
+        Request { best, config, model, data, train, freeze_layers, device, seed, quiet: false }
     }
 }
 
@@ -79,6 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
         model: arguments.model.clone(),
         data: arguments.data.clone(),
         train: arguments.train.clone(),
+        freeze_layers: arguments.freeze_layers,
         device: arguments.device.clone(),
         seed: arguments.seed,
         quiet: arguments.quiet,
@@ -132,6 +138,10 @@ fn spec(request: &Request) -> Result<TrainSpec> {
     let text = data.text_column.clone().or(columns.first().cloned()).unwrap_or_else(|| data.text());
     let label = data.label_column.clone().or(columns.last().cloned()).unwrap_or_else(|| data.label());
     let pair = data.text_pair_column.clone().or((columns.len() == 3).then(|| columns[1].clone()));
+    let knobs = match request.freeze_layers {
+        Some(layers) => freeze(best.config.knobs(), layers, &model)?,
+        None => best.config.knobs(),
+    };
     Ok(TrainSpec {
         model,
         data: DataSpec {
@@ -145,7 +155,7 @@ fn spec(request: &Request) -> Result<TrainSpec> {
             label,
             regression: data.regression.then_some(true),
         },
-        knobs: best.config.knobs(),
+        knobs,
         effective_batch: best.config.effective_batch,
         max_length: best.config.max_length,
         proven_length: best.data.as_ref().map_or(best.config.max_length, |data| data.longest),
@@ -157,6 +167,28 @@ fn spec(request: &Request) -> Result<TrainSpec> {
         seed: request.seed.unwrap_or(best.study.seed),
         output,
     })
+}
+
+/// `embeddings`, or a number of layers.
+fn frozen(text: &str) -> Result<usize, String> {
+    match text {
+        "embeddings" => Ok(0),
+        _ => text.parse().map_err(|_| format!("'{text}' is neither a number of layers nor the word embeddings")),
+    }
+}
+
+/// The same configuration with fewer trained layers: it needs no more than what was proven.
+fn freeze(knobs: Knobs, layers: usize, model: &ModelSource) -> Result<Knobs> {
+    let all = ModelFiles::open(model)?.config.layers;
+    ensure!(layers <= all, "--freeze-layers {layers}: the model has {all} layers");
+    if let Some(proven) = knobs.frozen_layers {
+        ensure!(
+            layers >= proven,
+            "--freeze-layers {layers}: the configuration was proven with {proven} frozen layers; fewer need more memory, \
+             so probe again without freezing"
+        );
+    }
+    Ok(Knobs { frozen_layers: Some(layers), ..knobs })
 }
 
 fn hyper(train: &TrainOptions) -> Result<Hyper> {

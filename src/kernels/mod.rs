@@ -17,6 +17,7 @@ pub mod embeddings;
 pub mod gemm;
 pub mod isa;
 pub mod layer;
+pub mod lora;
 pub mod math;
 pub mod norm;
 mod rows;

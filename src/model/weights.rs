@@ -4,7 +4,7 @@
 //! layers are transposed on the way; embeddings are not.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,6 +13,7 @@ use burn::tensor::{Tensor, TensorData};
 use safetensors::{Dtype, View};
 
 use super::Classifier;
+use super::adapter::Adapter;
 use super::checkpoint::{Checkpoint, Loaded};
 use super::config::{Family, ModelConfig};
 
@@ -230,16 +231,31 @@ fn transposed(tensor: Loaded) -> Loaded {
 }
 
 /// Writes `model.safetensors` as `transformers` names and lays out its tensors. Tensors are read from the device
-/// one at a time: no second copy of the model is held.
+/// one at a time: no second copy of the model is held. Adapters are merged into their projections on the way.
 ///
 /// # Errors
 /// If the file can't be written.
 pub fn save(model: &Classifier, config: &ModelConfig, file: &Path) -> Result<()> {
-    let mut views = Views { path: Trail::default(), family: config.family, found: vec![] };
+    let mut views = Views { path: Trail::default(), family: config.family, adapters: adapters(model), found: vec![] };
     model.visit(&mut views);
     let metadata = [("format".to_string(), "pt".to_string())].into();
     safetensors::serialize_to_file(views.found, Some(metadata), file)
         .with_context(|| format!("can't write {}", file.display()))
+}
+
+/// Adapters by the path of the matrix that they belong to.
+fn adapters(model: &Classifier) -> BTreeMap<String, Adapter> {
+    let named = model.layers.iter().enumerate().flat_map(|(number, layer)| {
+        [("query", &layer.query_adapter), ("value", &layer.value_adapter)]
+            .into_iter()
+            .filter_map(move |(name, adapter)| Some((format!("layers.{number}.{name}.weight"), adapter.clone()?)))
+    });
+    named.collect()
+}
+
+/// Whether the parameter at this path is an adapter's.
+fn is_adapters(path: &str) -> bool {
+    path.contains("_adapter.")
 }
 
 /// A parameter that turns to bytes only while it is written.
@@ -269,6 +285,7 @@ impl View for ParameterView {
 struct Views {
     path: Trail,
     family: Family,
+    adapters: BTreeMap<String, Adapter>,
     found: Vec<(String, ParameterView)>,
 }
 
@@ -283,14 +300,22 @@ impl ModuleVisitor for Views {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let path = self.path.text();
+        if is_adapters(&path) {
+            return;
+        }
         let transpose = is_linear_matrix(&path);
+        let adapter = self.adapters.remove(&path);
         let value = param.val().without_autodiff();
         let mut shape = value.dims().to_vec();
         if transpose {
             shape.reverse();
         }
         let read = Box::new(move || {
-            let value = value.clone();
+            let value = match &adapter {
+                // Only matrices have adapters: D is 2.
+                Some(adapter) => value.clone() + adapter.product().reshape(value.dims()),
+                None => value.clone(),
+            };
             let data = if transpose { value.transpose().into_data() } else { value.into_data() };
             data.bytes().to_vec()
         });
