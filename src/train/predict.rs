@@ -322,7 +322,7 @@ mod tests {
         let header = Form::Classes.header(&config).expect("text");
         assert_eq!(header, "row,label,score,\"prob_a,b\",\"prob_say \"\"no\"\"\"\n");
         let lines = Form::Classes.lines(&config, 7, &[0.0, 0.0, -50.0, 50.0], &|_| String::new()).expect("text");
-        assert_eq!(lines, "8,\"a,b\",0.5,0.5,0.5\n9,\"say \"\"no\"\"\",1.0,3.783506e-44,1.0\n");
+        assert_eq!(lines, "8,\"a,b\",0.5,0.5,0.5\n9,\"say \"\"no\"\"\",1.0,3.8e-44,1.0\n");
         let error = Form::Classes.lines(&config, 7, &[0.0, 0.0, f32::NAN, 1.0], &|row| format!("row {row}"));
         assert_eq!(error.expect_err("not finite").to_string(), "row 1");
     }
