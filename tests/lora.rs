@@ -18,6 +18,7 @@ use autofit::probe::protocol::{Effort, Job, Measurement, ModelSource, PROTOCOL, 
 use autofit::probe::{Executor, LocalProcess};
 use autofit::train::batch::MicroBatch;
 use autofit::train::save;
+use autofit::train::snapshot::Snapshots;
 use autofit::train::step::{Engine, Learner, StepSettings};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
@@ -179,7 +180,7 @@ fn measured(lora_rank: Option<usize>) -> Measurement {
         num_labels: 2,
         knobs: Knobs { lora_rank, ..Knobs::new(Precision::Fp32, 2, 0) },
         effective_batch: 4,
-        shapes: Shapes { longest: 32, typical: vec![] },
+        shapes: Shapes { longest: 32, typical: vec![], distinct: None },
         effort: Effort { warmup: 0, min_timed: 1, max_timed: 1, seconds: 0.0, evaluate: false },
         seed: 1,
     };
@@ -291,18 +292,30 @@ fn probes_with_adapters_trains_them_and_saves_a_plain_model() {
 }
 
 #[test]
-fn adapters_of_one_process_find_their_state_in_the_next() {
+fn a_resumed_training_goes_on_with_the_same_adapters() {
     let config = tiny_config("bert");
-    let ids = |seed: u64| -> Vec<String> {
-        let model = Classifier::init(&config, seed, &device());
-        let mut learner = learner(model, &config, Engine::Fused);
-        learner.accumulate(&batch(&config), 6.0);
-        gradients(learner.model(), &config, learner.gradients()).into_keys().collect()
-    };
-    assert_eq!(ids(1), ids(2));
-    let id = |seed: u64| {
-        let model = Classifier::init(&config, seed, &device()).with_adapters(4, 0, seed);
-        model.layers[0].query_adapter.as_ref().map(|adapter| adapter.up.weight.id)
-    };
-    assert_eq!(id(1), id(2));
+    for engine in [Engine::Fused, Engine::Tape] {
+        let fresh = |seed: u64| learner(Classifier::init(&config, seed, &device()), &config, engine);
+        let steps = |learner: &mut Learner, count: usize| {
+            for _ in 0..count {
+                learner.accumulate(&batch(&config), 6.0);
+                learner.update(0.01);
+            }
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let snapshots = Snapshots::new(folder.path().join("snapshots"), 1);
+        let mut whole = fresh(7);
+        steps(&mut whole, 3);
+        snapshots.write(3, &(), whole.parameters()).expect("written");
+        steps(&mut whole, 3);
+        // Another seed: whatever it has, it has from the snapshot.
+        let mut resumed = fresh(8);
+        let mut newest = snapshots.newest::<()>(|damage| panic!("{damage}")).expect("a snapshot");
+        resumed.resume(&mut newest, 3, None).expect("resumed");
+        resumed.accumulate(&batch(&config), 6.0);
+        assert_eq!(gradients(resumed.model(), &config, resumed.gradients()).len(), 4 + 3 * 2 * 2, "{engine:?}");
+        resumed.forget();
+        steps(&mut resumed, 3);
+        assert_eq!(parameters(resumed.model(), &config), parameters(whole.model(), &config), "{engine:?}");
+    }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::options::DataOptions;
 use crate::data::corpus::{Corpus, LabelSource};
-use crate::data::lengths::Survey;
+use crate::data::lengths::{self, Survey};
 use crate::data::order;
 use crate::data::source::{Columns, LabelKind};
 use crate::data::tokenize::Tokenizer;
@@ -64,7 +64,7 @@ impl Workload {
             source,
             num_labels: DEFAULT_LABELS,
             max_length,
-            shapes: Shapes { longest: max_length, typical: Vec::new() },
+            shapes: Shapes { longest: max_length, typical: Vec::new(), distinct: None },
             survey: None,
             notes: Vec::new(),
             config: files.config.clone(),
@@ -94,7 +94,11 @@ impl Workload {
             order.iter().take(effective_batch * TYPICAL_STEPS).map(|&row| survey.lengths[row]).collect();
         let even = typical.iter().all(|&length| length == survey.longest);
         self.num_labels = corpus.labels.as_ref().map_or(1, |labels| labels.len());
-        self.shapes = Shapes { longest: survey.longest, typical: if even { Vec::new() } else { typical } };
+        self.shapes = Shapes {
+            longest: survey.longest,
+            typical: if even { Vec::new() } else { typical },
+            distinct: Some(lengths::distinct_ids(&corpus.rows, effective_batch)),
+        };
         self.notes = corpus.warnings;
         self.survey = Some(survey);
         Ok(())

@@ -1,5 +1,7 @@
 //! What the lengths of the rows look like: the longest decides memory, their spread decides speed.
 
+use std::collections::HashSet;
+
 use super::tokenize::Encoded;
 
 /// Lengths of the rows in tokens, special tokens included, after truncation.
@@ -84,6 +86,22 @@ impl Survey {
     }
 }
 
+/// Upper bound of the different token ids among any `count` of these rows: as many as all rows have together, or as the
+/// `count` richest have one by one, whichever is less.
+pub fn distinct_ids(rows: &[Encoded], count: usize) -> usize {
+    let mut all: HashSet<u32> = HashSet::new();
+    let mut own: Vec<usize> = rows
+        .iter()
+        .map(|row| {
+            let ids: HashSet<u32> = row.ids.iter().copied().collect();
+            all.extend(&ids);
+            ids.len()
+        })
+        .collect();
+    own.sort_unstable_by(|a, b| b.cmp(a));
+    own.iter().take(count).sum::<usize>().min(all.len())
+}
+
 /// Offset basis of 64-bit FNV-1a (Fowler, Noll and Vo).
 const FNV_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
 /// Prime of 64-bit FNV-1a.
@@ -93,6 +111,13 @@ const FNV_PRIME: u64 = 0x0000_0100_0000_01B3;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn different_ids_are_bounded_by_all_and_by_the_richest_rows() {
+        let row = |ids: &[u32]| Encoded { ids: ids.to_vec(), type_ids: vec![0; ids.len()], truncated: false };
+        let rows = [row(&[1, 2, 3]), row(&[1, 1]), row(&[3, 4, 4]), row(&[])];
+        assert_eq!([0, 1, 2, 3, 9].map(|count| distinct_ids(&rows, count)), [0, 3, 4, 4, 4]);
+    }
 
     #[test]
     fn percentiles_by_nearest_rank() {

@@ -33,6 +33,13 @@ impl Values {
         Self::of(param.val())
     }
 
+    /// The values as they lie in memory.
+    pub fn bytes(&self) -> &[u8] {
+        let size = size_of::<f32>();
+        let start = self.tensor.layout().start_offset() * size;
+        &self.tensor.bytes()[start..start + self.tensor.layout().num_elements() * size]
+    }
+
     /// The values, row-major.
     pub fn slice(&self) -> &[f32] {
         self.tensor.as_slice().unwrap_or_else(|| unreachable!("made contiguous when it was taken"))

@@ -9,7 +9,6 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -69,6 +68,19 @@ impl Checkpoint {
         bail!("{} holds no model.safetensors and no model.safetensors.index.json", folder.display())
     }
 
+    /// Opens a single safetensors file.
+    ///
+    /// # Errors
+    /// If it is not a whole one.
+    pub fn file(path: &Path) -> Result<Self> {
+        Self::from_files(vec![path.to_path_buf()])
+    }
+
+    /// What the (first) file's header says under a name of its own.
+    pub fn note(&self, key: &str) -> Option<&str> {
+        self.shards.first()?.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
     fn from_files(files: Vec<PathBuf>) -> Result<Self> {
         let mut shards = Vec::new();
         let mut index = BTreeMap::new();
@@ -104,9 +116,8 @@ impl Checkpoint {
         let number = *self.index.get(name).with_context(|| format!("there is no tensor {name}"))?;
         let shard = &mut self.shards[number];
         let info = shard.metadata.info(name).cloned().with_context(|| format!("there is no tensor {name}"))?;
-        let bytes =
-            shard.bytes(&info).with_context(|| format!("can't read tensor {name} from {}", shard.path.display()))?;
-        let values = widen(&bytes, info.dtype).with_context(|| format!("tensor {name} of {}", shard.path.display()))?;
+        let values =
+            shard.values(&info).with_context(|| format!("can't read tensor {name} from {}", shard.path.display()))?;
         ensure!(
             values.iter().all(|v| v.is_finite()),
             "tensor {name} of {} holds NaN or infinity: training from it can't succeed",
@@ -139,12 +150,23 @@ impl Shard {
         Ok(Shard { path, file, data_start, metadata })
     }
 
-    fn bytes(&mut self, info: &TensorInfo) -> Result<Vec<u8>> {
+    /// Widened piece by piece: the bytes of a large table beside its values could be more than a cap leaves.
+    fn values(&mut self, info: &TensorInfo) -> Result<Vec<f32>> {
+        const PIECE: usize = 1 << 16;
         let (start, end) = info.data_offsets;
+        let count: usize = info.shape.iter().product();
         self.file.seek(SeekFrom::Start(self.data_start + start as u64))?;
-        let mut bytes = vec![0u8; end - start];
-        self.file.read_exact(&mut bytes)?;
-        Ok(bytes)
+        let mut values = Vec::with_capacity(count);
+        let mut piece = vec![0u8; PIECE.min(end - start)];
+        let mut left = end - start;
+        while left > 0 {
+            let bytes = &mut piece[..left.min(PIECE)];
+            self.file.read_exact(bytes)?;
+            widen(bytes, info.dtype, &mut values)?;
+            left -= bytes.len();
+        }
+        ensure!(values.len() == count, "it has {} values where its shape needs {count}", values.len());
+        Ok(values)
     }
 }
 
@@ -179,13 +201,14 @@ fn shard_files(index: &Path) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Little-endian bytes of a floating-point type to 32 bits.
-fn widen(bytes: &[u8], dtype: Dtype) -> Result<Vec<f32>> {
+/// Appends little-endian values of a floating-point type, in 32 bits.
+fn widen(bytes: &[u8], dtype: Dtype, to: &mut Vec<f32>) -> Result<()> {
     let pairs = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-    Ok(match dtype {
-        Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        Dtype::F16 => pairs().map(f16::from_bits).collect::<Vec<_>>().to_f32_vec(),
-        Dtype::BF16 => pairs().map(bf16::from_bits).collect::<Vec<_>>().to_f32_vec(),
+    match dtype {
+        Dtype::F32 => to.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+        Dtype::F16 => to.extend(pairs().map(|bits| f16::from_bits(bits).to_f32())),
+        Dtype::BF16 => to.extend(pairs().map(|bits| bf16::from_bits(bits).to_f32())),
         other => bail!("its type is {other:?}: weights of type F32, F16 or BF16 are needed"),
-    })
+    }
+    Ok(())
 }

@@ -6,7 +6,8 @@
 //! * [`adapter`]: low-rank adapters beside the projections;
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
 //! * [`source`]: presets and folders;
-//! * [`weights`]: tensor names and files, in and out.
+//! * [`weights`]: tensor names and files, in and out;
+//! * [`views`]: parameters as bytes, without a second copy.
 
 pub mod adapter;
 pub mod checkpoint;
@@ -17,6 +18,7 @@ pub mod head;
 pub mod pass;
 pub mod presets;
 pub mod source;
+pub mod views;
 pub mod weights;
 
 use burn::module::Module;

@@ -3,19 +3,18 @@
 //! A linear layer is stored `[outputs, inputs]` by PyTorch and `[inputs, outputs]` by Burn, so matrices of linear
 //! layers are transposed on the way; embeddings are not.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
-use safetensors::{Dtype, View};
 
 use super::Classifier;
 use super::adapter::Adapter;
 use super::checkpoint::{Checkpoint, Loaded};
 use super::config::{Family, ModelConfig};
+use super::views::{TensorView, Trail};
 
 /// What loading found out besides the weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,16 +138,6 @@ pub fn listed(names: &[String]) -> String {
     if names.len() > SHOWN { format!("{head} and {} more", names.len() - SHOWN) } else { head }
 }
 
-/// The path of the parameter that a traversal stands at.
-#[derive(Default)]
-struct Trail(Vec<String>);
-
-impl Trail {
-    fn text(&self) -> String {
-        self.0.join(".")
-    }
-}
-
 struct Loader<'a> {
     path: Trail,
     config: &'a ModelConfig,
@@ -258,35 +247,11 @@ fn is_adapters(path: &str) -> bool {
     path.contains("_adapter.")
 }
 
-/// A parameter that turns to bytes only while it is written.
-struct ParameterView {
-    shape: Vec<usize>,
-    read: Box<dyn Fn() -> Vec<u8>>,
-}
-
-impl View for ParameterView {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Owned((self.read)())
-    }
-
-    fn data_len(&self) -> usize {
-        self.shape.iter().product::<usize>() * size_of::<f32>()
-    }
-}
-
 struct Views {
     path: Trail,
     family: Family,
     adapters: BTreeMap<String, Adapter>,
-    found: Vec<(String, ParameterView)>,
+    found: Vec<(String, TensorView)>,
 }
 
 impl ModuleVisitor for Views {
@@ -303,23 +268,20 @@ impl ModuleVisitor for Views {
         if is_adapters(&path) {
             return;
         }
-        let transpose = is_linear_matrix(&path);
-        let adapter = self.adapters.remove(&path);
-        let value = param.val().without_autodiff();
-        let mut shape = value.dims().to_vec();
-        if transpose {
-            shape.reverse();
-        }
-        let read = Box::new(move || {
-            let value = match &adapter {
+        let view = match (self.adapters.remove(&path), is_linear_matrix(&path)) {
+            (Some(adapter), _) => {
                 // Only matrices have adapters: D is 2.
-                Some(adapter) => value.clone() + adapter.product().reshape(value.dims()),
-                None => value.clone(),
-            };
-            let data = if transpose { value.transpose().into_data() } else { value.into_data() };
-            data.bytes().to_vec()
-        });
-        self.found.push((hf_name(self.family, &path), ParameterView { shape, read }));
+                let value = param.val().without_autodiff();
+                let shape = value.dims().into_iter().rev().collect();
+                TensorView::read(shape, move || {
+                    let merged = value.clone() + adapter.product().reshape(value.dims());
+                    merged.transpose().into_data().bytes().to_vec()
+                })
+            }
+            (None, true) => TensorView::transposed(param.val()),
+            (None, false) => TensorView::of(param.val()),
+        };
+        self.found.push((hf_name(self.family, &path), view));
     }
 }
 

@@ -81,6 +81,9 @@ pub struct Shapes {
     pub longest: usize,
     /// Lengths of rows in the order in which training would draw them; empty when every row is `longest`.
     pub typical: Vec<usize>,
+    /// Upper bound of the different token ids in one optimizer step: what the gradient of the word table holds.
+    #[serde(default)]
+    pub distinct: Option<usize>,
 }
 
 /// How long a probe measures.

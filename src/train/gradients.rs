@@ -95,6 +95,16 @@ impl GradientSum {
         rows.or_insert_with(|| Rows { height, width, place: HashMap::new(), values: Vec::new() }).add(ids, values);
     }
 
+    /// Makes room for `count` rows of a table's gradient, zeros where no gradient has arrived: what a whole step holds
+    /// whose micro-batches have other ids each. Without effect on a gradient that is not kept by rows.
+    pub(super) fn widen(&mut self, table: &Param<Tensor<2>>, count: usize) {
+        let Some(rows) = self.tables.get_mut(&table.id) else { return };
+        let missing = count.min(rows.height).saturating_sub(rows.place.len());
+        let absent = (0..rows.height as u32).filter(|id| !rows.place.contains_key(id));
+        let filler: Vec<u32> = absent.take(missing).collect();
+        rows.add(&filler, &vec![0.0; filler.len() * rows.width]);
+    }
+
     /// Takes a parameter's gradient out to be added to; zeros if there is none yet. Hand it back to
     /// [`GradientSum::close`].
     pub(super) fn open<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> ValuesMut {

@@ -1,6 +1,8 @@
 //! The training step: the same for a probe and for a run, so that what is measured is what runs.
 
+use anyhow::Result;
 use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::batch::MicroBatch;
 use super::fused;
@@ -8,6 +10,8 @@ use super::gradients::GradientSum;
 use super::objective::Objective;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::recompute::{self, Run, mix};
+use super::restore;
+use super::snapshot::{Opened, Parameter};
 use crate::kernels::layer::Workspace;
 use crate::model::{Classifier, ModelConfig};
 use crate::plan::{Knobs, Precision};
@@ -65,6 +69,15 @@ pub struct StepOutcome {
     pub gradient_norm: f64,
     /// Whether the update was done; not when a gradient under loss scaling was not finite.
     pub updated: bool,
+}
+
+/// What [`Learner::settle`] read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settled {
+    /// Mean loss over the step's rows.
+    pub loss: f64,
+    /// Norm of the gradient before clipping.
+    pub gradient_norm: f64,
 }
 
 /// A model under training.
@@ -173,12 +186,24 @@ impl Learner {
 
     /// Unscales and clips what was accumulated, and updates the parameters at this learning rate.
     pub fn update(&mut self, rate: f64) -> StepOutcome {
+        let settled = self.settle();
+        self.apply(rate, settled)
+    }
+
+    /// Reads loss and gradient norm back from the device: whatever went wrong there while gradients were accumulated
+    /// shows here at the latest, with the parameters still untouched.
+    pub fn settle(&mut self) -> Settled {
         // The moments' first allocation should not come on top of the kernels' memory.
         self.work = Workspace::default();
-        let gradients = std::mem::take(&mut self.gradients);
         let loss = self.loss.take().map_or(f64::NAN, |sum| f64::from(sum.into_scalar::<f32>()));
         let unscale = self.scaler.as_ref().map_or(1.0, |scaler| 1.0 / scaler.scale);
-        let gradient_norm = gradients.norm(self.model()) * unscale;
+        Settled { loss, gradient_norm: self.gradients.norm(self.model()) * unscale }
+    }
+
+    /// The second half of [`Learner::update`].
+    pub fn apply(&mut self, rate: f64, Settled { loss, gradient_norm }: Settled) -> StepOutcome {
+        let gradients = std::mem::take(&mut self.gradients);
+        let unscale = self.scaler.as_ref().map_or(1.0, |scaler| 1.0 / scaler.scale);
         let finite = gradient_norm.is_finite();
         let skip = self.scaler.as_mut().is_some_and(|scaler| !scaler.learn(finite));
         if !skip && let Some(model) = self.model.take() {
@@ -189,6 +214,45 @@ impl Learner {
         self.micro = 0;
         self.rows = 0;
         StepOutcome { loss, gradient_norm, updated: !skip }
+    }
+
+    /// Makes the gradient of the word table as large as that of a step with `distinct` different token ids.
+    pub fn widen_tables(&mut self, distinct: usize) {
+        let mut gradients = std::mem::take(&mut self.gradients);
+        gradients.widen(&self.model().embeddings.word.weight, distinct);
+        self.gradients = gradients;
+    }
+
+    /// Drops what was accumulated since the last update, as if the step had not begun.
+    pub fn forget(&mut self) {
+        self.gradients = GradientSum::default();
+        self.work = Workspace::default();
+        self.loss = None;
+        self.micro = 0;
+        self.rows = 0;
+    }
+
+    /// The present loss scale, where one is used.
+    pub fn loss_scale(&self) -> Option<LossScale> {
+        self.scaler
+    }
+
+    /// What a snapshot holds of the model and its optimizer.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        restore::parameters(self.model(), &self.optimizer)
+    }
+
+    /// Goes back to where a snapshot was taken, after `step` optimizer steps.
+    ///
+    /// # Errors
+    /// If the snapshot is not one of this model and optimizer; nothing can be trained then.
+    pub fn resume<S>(&mut self, from: &mut Opened<S>, step: usize, loss_scale: Option<LossScale>) -> Result<()> {
+        let Some(model) = self.model.take() else { unreachable!("the model is only away inside `apply`") };
+        self.model = Some(restore::restore(model, &mut self.optimizer, from)?);
+        self.step = step as u64;
+        self.scaler = self.scaler.map(|fresh| loss_scale.unwrap_or(fresh));
+        self.forget();
+        Ok(())
     }
 }
 
@@ -206,7 +270,7 @@ fn clip_factor(norm: f64, limit: f64) -> f64 {
 }
 
 /// Dynamic loss scaling for fp16, with the constants of PyTorch's `GradScaler`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     /// What the loss is multiplied by before backward.
     pub scale: f64,

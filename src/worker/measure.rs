@@ -99,6 +99,7 @@ impl Probe<'_> {
         let rows = std::mem::take(&mut self.rows.longest);
         let before = self.memory.live();
         self.micro(&rows)?;
+        self.learner.widen_tables(self.distinct());
         self.out.gradient_bytes = self.memory.live().saturating_sub(before);
         self.update();
         self.out.optimizer_bytes = self.memory.live().saturating_sub(before);
@@ -108,6 +109,7 @@ impl Probe<'_> {
             if self.spec.shapes.typical.is_empty() {
                 self.out.micro_seconds.push(seconds);
             }
+            self.learner.widen_tables(self.distinct());
         }
         let seconds = self.update();
         self.out.optimizer_seconds.push(seconds);
@@ -163,6 +165,12 @@ impl Probe<'_> {
         let (micro, longest) = (self.spec.knobs.micro_batch, self.spec.shapes.longest);
         let parts = cutting::micro_batches(&lengths, &self.learner.config, micro, longest)?;
         Ok(parts.into_iter().map(|part| part.into_iter().map(|i| rows[i].clone()).collect()).collect())
+    }
+
+    /// Different token ids that a step may have. These micro-batches repeat the same few; a run's do not.
+    fn distinct(&self) -> usize {
+        let all = self.spec.effective_batch * self.spec.shapes.longest;
+        self.spec.shapes.distinct.map_or(all, |bound| bound.min(all))
     }
 
     fn accumulates(&self) -> bool {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::device::memory::Memory;
 use crate::device::{meter, select};
-use crate::plan::Precision;
+use crate::plan::Knobs;
 use crate::probe::protocol::{Job, Message, ProbeSpec, Report, Task};
 use crate::probe::{serve, serve::oom_fd};
 use crate::train::predict::{self, PredictSpec};
@@ -43,20 +43,22 @@ fn answer(job: &Job, send: &mut dyn FnMut(Message)) -> Result<Report> {
 
 fn probe(job: &Job, spec: &ProbeSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
     let selected = select::select(&job.device)?;
-    if let Some(report) = unsupported(&selected, spec.knobs.precision) {
+    if let Some(report) = unsupported(&selected, &spec.knobs) {
         return Ok(report);
     }
     measure::measure(spec, &selected, job.cap_bytes, &mut |text| send(Message::Progress(text)))
 }
 
-fn unsupported(selected: &select::Selected, precision: Precision) -> Option<Report> {
+/// What these knobs ask for and can't be had here.
+fn unsupported(selected: &select::Selected, knobs: &Knobs) -> Option<Report> {
+    let precision = knobs.precision;
     (!select::precisions(selected).contains(&precision))
         .then(|| Report::Unsupported { what: format!("{} does not compute in {precision}", selected.name) })
 }
 
 fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
     let selected = select::select(&job.device)?;
-    if let Some(report) = unsupported(&selected, spec.knobs.precision) {
+    if let Some(report) = unsupported(&selected, &spec.knobs) {
         return Ok(report);
     }
     let mut tell = |event: Event| {

@@ -4,8 +4,11 @@
 //! every state at once, which a run under a memory cap can't afford. Its per-parameter rules are used here; states
 //! are held by parameter, so that they can be written and read one at a time.
 
-use std::collections::HashMap;
+pub mod state;
 
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::Result;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -13,13 +16,15 @@ use burn::optim::{
     Adafactor, AdafactorConfig, AdamW, AdamWConfig, AdamWState, AdaptiveMomentumState, Lion, LionConfig,
     Optimizer as Rule, Sgd, SgdConfig,
 };
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
+use state::{Exported, Imported};
 
 use super::gradients::{GradientSum, Rows};
 use crate::kernels::adamw::{self, Factors};
 use crate::kernels::bridge::{self, Values, ValuesMut};
 use crate::model::Classifier;
+use crate::model::views::TensorView;
 use crate::plan::OptimizerKind;
 
 /// The constants of an update rule.
@@ -93,9 +98,24 @@ impl Optimizer {
     pub fn step(&mut self, rate: f64, model: Classifier, gradients: GradientSum, factor: f64) -> Classifier {
         self.0.update(rate, model, gradients, factor)
     }
+
+    /// What is remembered of a parameter; `None` before its first update.
+    pub fn export(&self, id: ParamId) -> Option<Exported> {
+        self.0.export(id)
+    }
+
+    /// Remembers what [`Optimizer::export`] gave, of a parameter with `rank` dimensions.
+    ///
+    /// # Errors
+    /// If it is not the memory of such a parameter under this rule.
+    pub fn import(&mut self, id: ParamId, rank: usize, memory: Imported, device: &Device) -> Result<()> {
+        self.0.import(id, rank, memory, device)
+    }
 }
 
 trait UpdateModel: Send {
+    fn export(&self, id: ParamId) -> Option<Exported>;
+    fn import(&mut self, id: ParamId, rank: usize, memory: Imported, device: &Device) -> Result<()>;
     fn update(&mut self, rate: f64, model: Classifier, gradients: GradientSum, factor: f64) -> Classifier;
 }
 
@@ -126,6 +146,11 @@ trait OnCpu: Rule {
     /// Whether it has.
     const FUSED: bool = false;
 
+    /// The memory of one parameter, named as Burn names it.
+    fn export<const D: usize>(state: &Self::State<D>) -> Exported {
+        state::export(state)
+    }
+
     /// One update; only called where [`OnCpu::FUSED`].
     fn update<const D: usize>(
         _scalars: Scalars,
@@ -144,6 +169,16 @@ impl OnCpu for Sgd {}
 
 impl OnCpu for AdamW {
     const FUSED: bool = true;
+
+    fn export<const D: usize>(state: &AdamWState<D>) -> Exported {
+        // Two moments of the largest table, copied, could be more than a tight cap leaves.
+        let momentum = &state.momentum;
+        let view = |name: &str, moment: &Tensor<D>| (format!("momentum.{name}"), TensorView::of(moment.clone()));
+        Exported {
+            tensors: vec![view("moment_1", &momentum.moment_1), view("moment_2", &momentum.moment_2)],
+            counters: BTreeMap::from([("momentum.time".to_string(), momentum.time as u64)]),
+        }
+    }
 
     fn update<const D: usize>(
         scalars: Scalars,
@@ -236,6 +271,22 @@ impl<R: OnCpu> States<R> {
 }
 
 impl<R: OnCpu> UpdateModel for States<R> {
+    fn export(&self, id: ParamId) -> Option<Exported> {
+        Some(match self.by_parameter.get(&id)? {
+            State::Vector(state) => R::export(state),
+            State::Matrix(state) => R::export(state),
+        })
+    }
+
+    fn import(&mut self, id: ParamId, rank: usize, memory: Imported, device: &Device) -> Result<()> {
+        let state = match rank {
+            2 => State::Matrix(state::import(memory, device)?),
+            _ => State::Vector(state::import(memory, device)?),
+        };
+        self.by_parameter.insert(id, state);
+        Ok(())
+    }
+
     fn update(&mut self, rate: f64, model: Classifier, gradients: GradientSum, factor: f64) -> Classifier {
         model.map(&mut Update { states: self, gradients, rate, factor, owners: Vec::new() })
     }
