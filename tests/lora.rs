@@ -224,7 +224,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn probes_with_adapters_trains_them_and_saves_a_plain_model() {
     let folder = tempfile::tempdir().expect("a folder");
-    let line = |i: usize| if i % 2 == 0 { "the film was good,yes\n" } else { "the film was bad,no\n" };
+    let line = |i: usize| if i.is_multiple_of(2) { "the film was good,yes\n" } else { "the film was bad,no\n" };
     let csv: String = std::iter::once("text,label\n").chain((0..80).map(line)).collect();
     std::fs::write(folder.path().join("train.csv"), csv).expect("written");
     let space = "precision = [\"fp32\"]\nmicro_batch = [8]\ncheckpoint_layers = \"none\"\nlora_rank = [4]\n";

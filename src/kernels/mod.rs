@@ -15,6 +15,7 @@ pub mod bridge;
 pub mod dropout;
 pub mod embeddings;
 pub mod gemm;
+pub mod gradients;
 pub mod isa;
 pub mod layer;
 pub mod lora;

@@ -193,13 +193,13 @@ enum Places {
     /// Of all parameters, in the order of the kernels.
     Whole(Box<[ValuesMut; 16]>),
     /// Of A and B beside the query, and beside the value.
-    Adapters([[ValuesMut; 2]; 2]),
+    Adapters(Box<[[ValuesMut; 2]; 2]>),
 }
 
 impl Places {
     fn open(layer: &EncoderLayer, sum: &mut GradientSum) -> Self {
         if let Some(adapters) = adapters(layer) {
-            return Places::Adapters(adapters.map(|a| [sum.open(&a.down.weight), sum.open(&a.up.weight)]));
+            return Places::Adapters(Box::new(adapters.map(|a| [sum.open(&a.down.weight), sum.open(&a.up.weight)])));
         }
         let (matrices, vectors) = parameters(layer);
         let (mut matrices, mut vectors) = (matrices.into_iter(), vectors.into_iter());
@@ -212,7 +212,8 @@ impl Places {
     /// Borrowed for the kernels; `values` are the adapters' own.
     fn sinks<'a>(&'a mut self, values: Option<[lora::Adapter<'a>; 2]>) -> Sinks<'a> {
         match (self, values) {
-            (Places::Adapters([query, value]), Some(values)) => {
+            (Places::Adapters(places), Some(values)) => {
+                let [query, value] = places.as_mut();
                 let sink = |adapter: lora::Adapter<'a>, [down, up]: &'a mut [ValuesMut; 2]| {
                     Some(AdapterSink { adapter, down: down.slice_mut(), up: up.slice_mut() })
                 };
@@ -230,7 +231,7 @@ impl Places {
         let places = match self {
             Places::Whole(places) => places,
             Places::Adapters(places) => {
-                for (adapter, [down, up]) in adapters(layer).into_iter().flatten().zip(places) {
+                for (adapter, [down, up]) in adapters(layer).into_iter().flatten().zip(*places) {
                     sum.close(&adapter.down.weight, down);
                     sum.close(&adapter.up.weight, up);
                 }
