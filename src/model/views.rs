@@ -41,6 +41,11 @@ impl TensorView {
         TensorView { shape, source }
     }
 
+    /// A tensor that is made when it is written: `read` gives its bytes, row-major.
+    pub fn read(shape: Vec<usize>, read: impl Fn() -> Vec<u8> + 'static) -> Self {
+        TensorView { shape, source: Source::Read(Box::new(read)) }
+    }
+
     /// 32-bit floats that were read from a device already.
     pub fn of_data(data: TensorData) -> Self {
         TensorView { shape: data.shape().to_vec(), source: Source::Copied(data) }

@@ -100,6 +100,10 @@ impl FromStr for OptimizerKind {
     }
 }
 
+/// α of low-rank adapters, whose product is scaled by `α / rank`. What most recipes for encoders take; `peft` itself
+/// starts from 8, so exports name it.
+pub const LORA_ALPHA: f64 = 16.0;
+
 /// One combination of knobs. The effective batch is not among them: it is the user's, and the search never changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Knobs {
@@ -115,7 +119,8 @@ pub struct Knobs {
     /// `Some(k)`: the embeddings and the lowest k encoder layers are not trained. `None`: everything is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_layers: Option<usize>,
-    /// `Some(rank)`: only low-rank adapters on the attention projections, and the head, are trained.
+    /// `Some(rank)`: only the head, and low-rank adapters on the query and value projections, are trained. With
+    /// [`Knobs::frozen_layers`] the lowest layers have no adapters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_rank: Option<usize>,
 }

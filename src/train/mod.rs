@@ -14,6 +14,7 @@ pub mod gradients;
 pub mod metrics;
 pub mod objective;
 pub mod optimizer;
+pub mod predict;
 pub mod prepare;
 pub mod recompute;
 pub mod restore;

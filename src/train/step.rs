@@ -106,8 +106,16 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Takes a model on a device with autodiff.
+    /// Takes a model on a device with autodiff, and gives it adapters if the knobs ask for them.
     pub fn new(model: Classifier, config: ModelConfig, settings: StepSettings, device: Device) -> Self {
+        let Knobs { lora_rank, frozen_layers, .. } = settings.knobs;
+        let model = match lora_rank {
+            Some(rank) => {
+                let seed = mix(settings.dropout_seed.unwrap_or(0), ADAPTER_SEED);
+                model.with_adapters(rank, frozen_layers.unwrap_or(0), seed)
+            }
+            None => model,
+        };
         Learner {
             model: Some(model),
             config,
@@ -151,6 +159,7 @@ impl Learner {
             precision: self.settings.knobs.precision,
             checkpoint_layers: self.settings.knobs.checkpoint_layers,
             frozen_layers: self.settings.knobs.frozen_layers,
+            lora_rank: self.settings.knobs.lora_rank,
             dropout: self.settings.dropout_seed.map(|seed| mix(seed, self.step)),
             micro: self.micro,
             first_row: self.rows,
@@ -254,6 +263,9 @@ impl Learner {
         Ok(())
     }
 }
+
+/// Sets the seed of adapters apart from that of dropout masks.
+const ADAPTER_SEED: u64 = 0x6c6f_7261;
 
 /// The seed of dropout masks, apart from the other uses of a run's seed.
 pub fn dropout_seed(seed: u64) -> u64 {

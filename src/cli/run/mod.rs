@@ -48,6 +48,9 @@ pub struct Arguments {
     data: DataOptions,
     #[command(flatten)]
     train: TrainOptions,
+    /// Leave the embeddings and the lowest N layers as they are, or just the embeddings [default: as it was probed]
+    #[arg(long, value_name = "N|embeddings", value_parser = spec::frozen)]
+    freeze_layers: Option<usize>,
     /// Device [default: the one that was probed]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -66,6 +69,7 @@ pub struct Request {
     model: Option<PathBuf>,
     data: DataOptions,
     train: TrainOptions,
+    freeze_layers: Option<usize>,
     device: Option<String>,
     seed: Option<u64>,
     quiet: bool,
@@ -75,7 +79,8 @@ impl Request {
     /// Training with the answer of a probe that has just ended.
     pub fn after_probe(train: &TrainOptions, data: &DataOptions, best: Best, config: PathBuf) -> Self {
         let (train, data) = (train.clone(), data.clone());
-        Request { best, config, model: None, data, train, device: None, seed: None, quiet: false }
+        let (model, freeze_layers, device, seed) = (None, None, None, None);
+        Request { best, config, model, data, train, freeze_layers, device, seed, quiet: false }
     }
 }
 
@@ -90,6 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
         model: arguments.model.clone(),
         data: arguments.data.clone(),
         train: arguments.train.clone(),
+        freeze_layers: arguments.freeze_layers,
         device: arguments.device.clone(),
         seed: arguments.seed,
         quiet: arguments.quiet,
@@ -134,6 +140,7 @@ fn conclusion(summary: &Summary, spec: &TrainSpec, cap: Option<u64>) -> String {
     }
     if let Some(scores) = &summary.scores {
         out += &format!("  held out {}\n", in_words(scores));
+        out += &super::per_class::table(scores);
     }
     let cap = cap.map_or(String::new(), |cap| format!(" of {}", ByteSize(cap)));
     out += &format!("  memory   {}{cap} at the peak\n", ByteSize(summary.peak_bytes));

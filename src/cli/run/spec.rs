@@ -6,7 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{METRICS, Request, TENSORBOARD};
 use crate::cli::options::TrainOptions;
-use crate::model::source;
+use crate::model::source::{self, ModelFiles};
+use crate::plan::Knobs;
 use crate::probe::protocol::ModelSource;
 use crate::train::snapshot::Snapshots;
 use crate::train::spec::{DataSpec, Duration, Evaluation, Hyper, Saving, Selection, Start, TrainSpec};
@@ -38,6 +39,10 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
     let text = data.text_column.clone().or(columns.first().cloned()).unwrap_or_else(|| data.text());
     let label = data.label_column.clone().or(columns.last().cloned()).unwrap_or_else(|| data.label());
     let pair = data.text_pair_column.clone().or((columns.len() == 3).then(|| columns[1].clone()));
+    let knobs = match request.freeze_layers {
+        Some(layers) => freeze(best.config.knobs(), layers, &model)?,
+        None => best.config.knobs(),
+    };
     Ok(TrainSpec {
         model,
         data: DataSpec {
@@ -51,7 +56,7 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
             label,
             regression: data.regression.then_some(true),
         },
-        knobs: best.config.knobs(),
+        knobs,
         effective_batch: best.config.effective_batch,
         max_length: best.config.max_length,
         proven_length: best.data.as_ref().map_or(best.config.max_length, |data| data.longest),
@@ -70,6 +75,28 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
         },
         start: if train.resume { Start::Resume } else { Start::Fresh },
     })
+}
+
+/// `embeddings`, or a number of layers.
+pub fn frozen(text: &str) -> Result<usize, String> {
+    match text {
+        "embeddings" => Ok(0),
+        _ => text.parse().map_err(|_| format!("'{text}' is neither a number of layers nor the word embeddings")),
+    }
+}
+
+/// The same configuration with fewer trained layers: it needs no more than what was proven.
+fn freeze(knobs: Knobs, layers: usize, model: &ModelSource) -> Result<Knobs> {
+    let all = ModelFiles::open(model)?.config.layers;
+    ensure!(layers <= all, "--freeze-layers {layers}: the model has {all} layers");
+    if let Some(proven) = knobs.frozen_layers {
+        ensure!(
+            layers >= proven,
+            "--freeze-layers {layers}: the configuration was proven with {proven} frozen layers; fewer need more memory, \
+             so probe again without freezing"
+        );
+    }
+    Ok(Knobs { frozen_layers: Some(layers), ..knobs })
 }
 
 fn hyper(train: &TrainOptions) -> Result<Hyper> {
