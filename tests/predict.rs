@@ -147,7 +147,7 @@ fn regressor() -> TempDir {
     let files = ModelFiles::open(&ModelSource::Folder(model("tiny-distilbert"))).expect("a model");
     let config = files.config.clone().with_labels(vec!["LABEL_0".into()]);
     let model = Classifier::init(&config, 3, &device());
-    save::folder(&model, &config, &files, saved.path()).expect("saved");
+    save::folder(save::Weights::Of(&model), &config, &files, saved.path()).expect("saved");
     saved
 }
 
