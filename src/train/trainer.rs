@@ -495,7 +495,7 @@ mod tests {
     fn a_step_that_a_device_refuses_is_done_again_with_less() -> Result<()> {
         let (whole, none) = losses(usize::MAX)?;
         assert!(whole.len() == 6 && none.is_empty());
-        let (parts, lowered) = losses(20)?;
+        let (parts, lowered) = losses(40)?;
         assert!(!lowered.is_empty() && lowered.is_sorted_by(|a, b| a > b), "{lowered:?}");
         for (a, b) in whole.iter().zip(&parts) {
             assert!((a - b).abs() < 1e-5, "{whole:?} {parts:?}");
