@@ -6,10 +6,10 @@ use std::time::Duration as Time;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use super::Exit;
-use super::options::{DataOptions, TrainOptions};
+use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::talk::Talk;
-use crate::model::source;
+use super::{Exit, models};
+use crate::model::hub::Need;
 use crate::plan::{ByteSize, Outcome};
 use crate::probe::protocol::{Job, Message, ModelSource, PROTOCOL, Report, Task};
 use crate::probe::{Executor, LocalProcess, interrupt};
@@ -30,9 +30,11 @@ pub struct Arguments {
     /// best.toml as `probe` wrote it
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Folder of the pretrained model [default: the one that was probed]
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
+    /// Folder of the pretrained model, or a repository of the hub (owner/name) [default: the one that was probed]
+    #[arg(long, value_name = "NAME|DIR")]
+    model: Option<String>,
+    #[command(flatten)]
+    revision: RevisionOption,
     #[command(flatten)]
     data: DataOptions,
     #[command(flatten)]
@@ -52,7 +54,8 @@ pub struct Arguments {
 pub struct Request {
     best: Best,
     config: PathBuf,
-    model: Option<PathBuf>,
+    model: Option<String>,
+    revision: Option<String>,
     data: DataOptions,
     train: TrainOptions,
     device: Option<String>,
@@ -64,7 +67,7 @@ impl Request {
     /// Training with the answer of a probe that has just ended.
     pub fn after_probe(train: &TrainOptions, data: &DataOptions, best: Best, config: PathBuf) -> Self {
         let (train, data) = (train.clone(), data.clone());
-        Request { best, config, model: None, data, train, device: None, seed: None, quiet: false }
+        Request { best, config, model: None, revision: None, data, train, device: None, seed: None, quiet: false }
     }
 }
 
@@ -77,6 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
         best: Best::read(&arguments.config)?,
         config: arguments.config.clone(),
         model: arguments.model.clone(),
+        revision: arguments.revision.revision.clone(),
         data: arguments.data.clone(),
         train: arguments.train.clone(),
         device: arguments.device.clone(),
@@ -112,9 +116,10 @@ pub fn train(request: &Request) -> Result<Exit> {
 
 fn spec(request: &Request) -> Result<TrainSpec> {
     let Request { best, train, data, .. } = request;
+    let mut talk = Talk::new(request.quiet);
     let model = match (&request.model, &best.model.source) {
-        (Some(folder), _) => source::parse(&folder.display().to_string())?,
-        (None, ModelSource::Folder(folder)) => ModelSource::Folder(folder.clone()),
+        (Some(text), _) => models::find(text, request.revision.as_deref(), Need::Weights, &mut talk)?.source,
+        (None, ModelSource::Folder(_)) => models::again(&best.model, &mut talk)?,
         (None, ModelSource::Preset(name)) => bail!(
             "{} was found for the preset {name}, which has no weights and no tokenizer: give --model the folder of a \
              pretrained model of that shape",

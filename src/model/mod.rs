@@ -5,6 +5,7 @@
 //! * [`fused`]: the same arithmetic by fused kernels, on Burn's CPU backend;
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
 //! * [`source`]: presets and folders;
+//! * [`hub`]: folders by name, from the Hugging Face hub;
 //! * [`weights`]: tensor names and files, in and out.
 
 pub mod checkpoint;
@@ -12,6 +13,7 @@ pub mod config;
 pub mod encoder;
 pub mod fused;
 pub mod head;
+pub mod hub;
 pub mod pass;
 pub mod presets;
 pub mod source;
