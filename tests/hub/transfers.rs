@@ -38,7 +38,7 @@ fn a_model_is_downloaded_once_into_the_layout_of_all_clients() {
     assert_eq!(world.fetch(&[("HF_HUB_OFFLINE", "1")]).expect("offline"), found);
     assert_eq!(world.hub.asked().len() + world.storage.asked().len(), asked, "what is there is not asked for");
     let files = ModelFiles::open(&ModelSource::Folder(found.folder)).expect("a model");
-    files.load(&files.config, 1, &burn::tensor::Device::flex()).expect("weights");
+    files.load(&files.config, 1, &burn::tensor::Device::flex().autodiff()).expect("weights");
 }
 
 #[test]

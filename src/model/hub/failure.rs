@@ -135,6 +135,16 @@ impl Display for Failure {
 
 impl Error for Failure {}
 
+impl Failure {
+    /// Of an error after the answer has begun: the server was there.
+    pub(super) fn midway(error: ureq::Error) -> Self {
+        match Failure::from(error) {
+            Failure::Unreachable(what) => Failure::Broken(what),
+            other => other,
+        }
+    }
+}
+
 impl From<ureq::Error> for Failure {
     fn from(error: ureq::Error) -> Self {
         use ureq::Error as E;
@@ -144,11 +154,14 @@ impl From<ureq::Error> for Failure {
                 Failure::Unreachable("the server does not answer".into())
             }
             E::Io(error) => match error.kind() {
+                io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::TimedOut => Failure::Broken(error.to_string()),
                 io::ErrorKind::ConnectionRefused => Failure::Unreachable("connection refused".into()),
-                io::ErrorKind::HostUnreachable
-                | io::ErrorKind::NetworkUnreachable
-                | io::ErrorKind::AddrNotAvailable => Failure::Unreachable(error.to_string()),
-                _ => Failure::Broken(error.to_string()),
+                // Among them a name that is not known, which the system reports as text only.
+                _ => Failure::Unreachable(error.to_string()),
             },
             E::Timeout(_) => Failure::Broken("nothing came for a long time".into()),
             E::Protocol(error) => Failure::Broken(error.to_string()),

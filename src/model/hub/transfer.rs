@@ -170,7 +170,7 @@ impl Transfer<'_> {
                     meter.tell(&remote.name, here);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Ended::There(ureq::Error::from(error).into())),
+                Err(error) => return Err(Ended::There(Failure::midway(error.into()))),
             }
         }
         Ok(())
@@ -219,6 +219,31 @@ fn differs(remote: &Remote, file: &Path) -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_person_sees_bytes_share_and_speed() {
+        #[derive(Default)]
+        struct Seen(Vec<String>);
+        impl Watch for Seen {
+            fn line(&mut self, text: &str) {
+                self.0.push(text.into());
+            }
+            fn now(&mut self, text: &str) {
+                self.0.push(text.into());
+            }
+        }
+        let mut seen = Seen::default();
+        let mut meter = Meter::new(&mut seen, 200 << 20);
+        meter.done = 20 << 20;
+        meter.tell("too-soon", 1);
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(10)).expect("a clock that runs");
+        (meter.told, meter.started, meter.received) = (long_ago, long_ago, 60 << 20);
+        meter.tell("model.safetensors", 80 << 20);
+        meter.finish();
+        let (speed, end) = (&seen.0[0], &seen.0[1]);
+        assert!(speed.starts_with("model.safetensors · 100 MiB of 200 MiB · 50 % · "), "{speed}");
+        assert!(speed.ends_with(" MiB/s") && end.starts_with("downloaded 60.0 MiB in 1"), "{speed}, {end}");
+    }
 
     #[test]
     fn ranges_continue_or_not() {

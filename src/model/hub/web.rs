@@ -93,7 +93,7 @@ impl<'a> Web<'a> {
             format!("{}/api/models/{}/revision/{}", self.endpoint().url(), name.id(), percent_encoded(name.revision()));
         let (mut response, _) = self.send(Method::Get(0), &url)?;
         let body = response.body_mut().with_config().limit(MAX_LISTING);
-        let text = body.read_to_vec().map_err(Failure::from)?;
+        let text = body.read_to_vec().map_err(Failure::midway)?;
         let listing: Listing =
             serde_json::from_slice(&text).map_err(|_| Failure::Odd("it is no listing of a repository".into()))?;
         match is_commit(&listing.sha) {
