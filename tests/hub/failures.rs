@@ -106,6 +106,15 @@ fn a_repository_without_safetensors_is_named_with_the_way_out() {
 }
 
 #[test]
+fn a_model_of_another_kind_is_refused_before_its_weights_come() {
+    let world = World::of(Repository::tiny().with("config.json", br#"{"model_type": "llama", "hidden_size": 8}"#));
+    says(&world.refusal(&[]), &["owner/tiny is no model that autofit knows", "llama"]);
+    assert!(world.storage.asked().is_empty());
+    let world = World::of(Repository::tiny().with("config.json", b"{"));
+    says(&world.refusal(&[]), &["owner/tiny is no model that autofit knows", "config.json"]);
+}
+
+#[test]
 fn a_server_that_fails_is_asked_again_but_not_for_ever() {
     let asked = AtomicUsize::new(0);
     let once = move |_: &_, reply| if asked.fetch_add(1, SeqCst) == 0 { Reply::status(503) } else { reply };

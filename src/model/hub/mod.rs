@@ -1,6 +1,6 @@
 //! Models by name: a repository of the Hugging Face hub becomes a folder in the cache that all its clients share.
 //!
-//! * [`name`]: `owner/name@revision`;
+//! * [`name`]: how a repository is called, `owner/name@revision`;
 //! * [`settings`]: endpoint, cache, token and offline mode, from the environment;
 //! * [`cache`]: the layout of the cache;
 //! * [`web`]: requests, redirects, patience;
@@ -150,9 +150,7 @@ fn download(name: &Name, need: Need, settings: &Settings, store: &Store, watch: 
         }
     }
     store.set_commit(name.revision(), commit)?;
-    if !is_model(&store.snapshot(commit), need) {
-        // Says what is wrong with it: the files are as the repository has them.
-        super::ModelConfig::from_file(&store.snapshot(commit).join(CONFIG))?;
+    if need == Need::Weights {
         checkpoint::Checkpoint::open(&store.snapshot(commit))?;
     }
     Ok(listing.sha)
@@ -169,13 +167,25 @@ fn bring(transfer: &Transfer<'_>, files: &[Remote], watch: &mut dyn Watch) -> Re
             n => format!("{n} files"),
         };
         watch.line(&format!("downloading {name} ({count}, {}) into {folder}", ByteSize(total)));
-        let mut meter = Meter::new(watch, total);
-        for file in missing {
-            transfer.bring(file, &mut meter)?;
-        }
-        meter.finish();
     }
-    files.iter().try_for_each(|file| transfer.store.link(transfer.commit, &file.name, &file.etag))
+    let mut meter = Meter::new(watch, total);
+    for file in files {
+        transfer.bring(file, &mut meter)?;
+        keep(transfer, file)?;
+    }
+    meter.finish();
+    Ok(())
+}
+
+/// Makes content that is in the cache a file of the snapshot.
+fn keep(transfer: &Transfer<'_>, file: &Remote) -> Result<()> {
+    transfer.store.link(transfer.commit, &file.name, &file.etag)?;
+    if file.name == CONFIG {
+        // It comes first: nobody should wait for gigabytes of weights to be told that the model is of another kind.
+        super::ModelConfig::from_file(&transfer.store.snapshot(transfer.commit).join(CONFIG))
+            .with_context(|| format!("{} is no model that autofit knows", transfer.name))?;
+    }
+    Ok(())
 }
 
 /// The files to ask for, weights last.

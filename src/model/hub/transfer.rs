@@ -44,7 +44,10 @@ impl<'a> Meter<'a> {
     /// In one line: what came, and how long it took.
     pub(super) fn finish(self) {
         let seconds = self.started.elapsed().as_secs_f64();
-        self.watch.line(&format!("downloaded {} in {seconds:.1} s", ByteSize(self.received)));
+        // Nothing is said where all was there, or another program was quicker.
+        if self.received > 0 {
+            self.watch.line(&format!("downloaded {} in {seconds:.1} s", ByteSize(self.received)));
+        }
     }
 
     fn tell(&mut self, file: &str, here: u64) {
@@ -87,6 +90,9 @@ impl Transfer<'_> {
     /// # Errors
     /// A [`Failure`] of the hub, or one of the disk.
     pub(super) fn bring(&self, remote: &Remote, meter: &mut Meter<'_>) -> Result<()> {
+        if self.is_here(remote) {
+            return Ok(());
+        }
         let _lock = self.store.lock(&remote.etag, meter.watch)?;
         let partial = self.store.partial(&remote.etag);
         let mut tries = 0;
