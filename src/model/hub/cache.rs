@@ -85,7 +85,7 @@ impl Store {
     /// Makes a blob a file of a snapshot.
     pub(super) fn link(&self, commit: &str, name: &str, etag: &str) -> Result<()> {
         let file = self.snapshot(commit).join(name);
-        let beside = file.with_file_name(format!(".{name}.{}", std::process::id()));
+        let beside = beside(&file);
         let link = || -> io::Result<()> {
             fs::create_dir_all(self.snapshot(commit))?;
             std::os::unix::fs::symlink(Path::new("../../blobs").join(etag), &beside)
@@ -139,9 +139,16 @@ pub fn is_model(folder: &Path, need: Need) -> bool {
     config && (need == Need::Config || Checkpoint::open(folder).is_ok())
 }
 
+/// A name beside `path` that nobody else takes: a cache may be shared by threads, and by containers whose process ids
+/// are the same.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{:016x}", rand::random::<u64>()))
+}
+
 /// Writes a small file beside its place and renames it.
 fn write(path: &Path, text: &str) -> Result<()> {
-    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    let beside = beside(path);
     let whole = || -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
