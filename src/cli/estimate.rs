@@ -3,10 +3,13 @@
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use super::Exit;
+use super::options::RevisionOption;
+use super::talk::Talk;
 use super::workload::size_of;
+use super::{Exit, models};
+use crate::model::hub::Need;
 use crate::model::presets;
-use crate::model::source::{self, ModelFiles};
+use crate::model::source::ModelFiles;
 use crate::plan::ByteSize;
 use crate::report::outlook::{Candidate, Line, Question, footnote};
 
@@ -14,15 +17,18 @@ use crate::report::outlook::{Candidate, Line, Question, footnote};
 const EXAMPLES: &str = "Examples:
   autofit estimate --vram 6G
   autofit estimate --vram 6G --model bert-base --max-length 256
+  autofit estimate --vram 6G --model FacebookAI/roberta-base
   autofit estimate --vram 12G --model ./my-bert --json";
 
 /// Estimates what fits, without running anything.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Folder of a Hugging Face model, a preset, or all presets
+    /// Folder of a Hugging Face model, a preset, a repository of the hub (owner/name), or all presets
     #[arg(long, value_name = "NAME|DIR|all", default_value = "all")]
     model: String,
+    #[command(flatten)]
+    revision: RevisionOption,
     /// Memory that training may use, as in 6G, 500M, 1.5GiB (G means GiB)
     #[arg(long, value_name = "SIZE")]
     vram: ByteSize,
@@ -35,6 +41,9 @@ pub struct Arguments {
     /// Classes of the head
     #[arg(long, value_name = "N", default_value_t = 2)]
     labels: usize,
+    /// Say nothing on standard error but errors
+    #[arg(long, short)]
+    quiet: bool,
     /// Print every line as JSON on standard output
     #[arg(long)]
     json: bool,
@@ -71,7 +80,11 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Candidate>> {
         ensure!(!fitting.is_empty(), "--max-length {length}: no preset takes rows of that many tokens");
         return Ok(fitting);
     }
-    let config = ModelFiles::open(&source::parse(&arguments.model)?)?.config;
+    let mut talk = Talk::new(arguments.quiet);
+    // The shape is all that is asked for: no weights are downloaded.
+    let model = models::find(&arguments.model, arguments.revision.revision.as_deref(), Need::Config, &mut talk)?;
+    drop(talk);
+    let config = ModelFiles::open(&model.source)?.config;
     ensure!(
         (1..=config.max_length()).contains(&length),
         "--max-length {length}: the model takes rows of 1 to {} tokens",

@@ -5,6 +5,7 @@ mod devices;
 mod estimate;
 mod export;
 mod init;
+mod models;
 mod options;
 mod per_class;
 mod predict;

@@ -39,6 +39,14 @@ impl DataOptions {
     }
 }
 
+/// Which revision of a repository.
+#[derive(Args, Clone, Debug)]
+pub struct RevisionOption {
+    /// Branch, tag or commit, for a model by name; the same as --model owner/name@REVISION [default: main]
+    #[arg(long, value_name = "REVISION", requires = "model")]
+    pub revision: Option<String>,
+}
+
 /// Hyperparameters of training.
 #[derive(Args, Clone, Debug)]
 pub struct TrainOptions {

@@ -8,19 +8,21 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::Exit;
-use super::options::{DataOptions, TrainOptions};
+use super::models::{self, Model};
+use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::run;
 use super::talk::Talk;
 use super::time;
 use super::workload::{self, Workload};
 use crate::device::select;
-use crate::model::{presets, source};
+use crate::model::hub::Need;
+use crate::model::presets;
 use crate::plan::{ByteSize, Outcome};
 use crate::probe::protocol::{Attempt, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
 use crate::probe::{Executor, LocalProcess, Workers, interrupt};
 use crate::report::terminal::{self, Row};
 use crate::study::answer::{Answer, Verdict};
-use crate::study::best::{Best, Data, Model, Setting};
+use crate::study::best::{self, Best, Data, Setting};
 use crate::study::driver::{self, Limits, Observer, Prober};
 use crate::study::identity::Identity;
 use crate::study::journal::{BEST, Journal};
@@ -33,16 +35,20 @@ use crate::study::trial::{Request, Trial};
 const EXAMPLES: &str = "Examples:
   autofit probe --model distilbert --vram 6G
   autofit probe --model ./my-bert --vram 6G --data train.csv --max-length 256
+  autofit probe --model sentence-transformers/all-MiniLM-L6-v2 --vram 6G --data train.csv
   autofit probe --model ./my-bert --vram 6G --data train.csv --then-run --epochs 3";
 
 /// Finds the fastest configuration that fits.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Folder of a Hugging Face model, or a preset: tinybert, minilm, distilbert, bert-base, roberta-base, bert-large,
-    /// roberta-large (random weights of the true shape)
+    /// Folder of a Hugging Face model; or a repository of the hub, owner/name, which is downloaded; or a preset:
+    /// tinybert, minilm, distilbert, bert-base, roberta-base, bert-large, roberta-large (random weights of the true
+    /// shape)
     #[arg(long, value_name = "NAME|DIR")]
     model: String,
+    #[command(flatten)]
+    revision: RevisionOption,
     /// Memory that training may use, as in 6G, 500M, 1.5GiB (G means GiB) [default: 90 % of what is free]
     #[arg(long, value_name = "SIZE")]
     vram: Option<ByteSize>,
@@ -103,9 +109,11 @@ const WARM_JOBS: usize = 16;
 /// If the model, the data, the space or the study's folder can't be used, or probing is impossible.
 pub fn probe(arguments: &Arguments) -> Result<Exit> {
     ensure!(arguments.effective_batch > 0, "--effective-batch 0: at least 1 sample is needed");
-    let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
     let mut talk = Talk::new(arguments.quiet);
-    let mut study = Study::prepare(arguments, interrupted, &mut talk)?;
+    // Before signals are caught: Ctrl-C ends a download at once, and the next one goes on from there.
+    let model = models::find(&arguments.model, arguments.revision.revision.as_deref(), Need::Weights, &mut talk)?;
+    let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
+    let mut study = Study::prepare(arguments, model, interrupted, &mut talk)?;
     let verdict = study.search(&mut talk)?;
     study.conclude(&verdict, talk)
 }
@@ -114,6 +122,7 @@ pub fn probe(arguments: &Arguments) -> Result<Exit> {
 struct Study<'a> {
     arguments: &'a Arguments,
     interrupted: &'static AtomicBool,
+    model: Model,
     workload: Workload,
     device: String,
     problem: Problem,
@@ -121,16 +130,25 @@ struct Study<'a> {
 }
 
 impl<'a> Study<'a> {
-    fn prepare(arguments: &'a Arguments, interrupted: &'static AtomicBool, talk: &mut Talk) -> Result<Self> {
+    fn prepare(
+        arguments: &'a Arguments,
+        model: Model,
+        interrupted: &'static AtomicBool,
+        talk: &mut Talk,
+    ) -> Result<Self> {
         let selected = select::select(&arguments.device)?;
         let space = SearchSpace::load(&arguments.space)?;
         let cap = cap(arguments, &selected, talk)?;
-        let model = source::parse(&arguments.model)?;
         if arguments.data.data.is_some() {
             talk.now("reading and tokenizing the data");
         }
-        let workload =
-            Workload::new(model, &arguments.data, arguments.max_length, arguments.effective_batch, arguments.seed)?;
+        let workload = Workload::new(
+            model.source.clone(),
+            &arguments.data,
+            arguments.max_length,
+            arguments.effective_batch,
+            arguments.seed,
+        )?;
         greet(arguments, &selected, &workload, cap, talk);
         let problem = Problem {
             effective_batch: arguments.effective_batch,
@@ -140,13 +158,13 @@ impl<'a> Study<'a> {
             smaller: smaller_presets(&workload),
             space,
         };
-        let identity = identity(arguments, &selected.name, &workload, &problem);
-        let folder = arguments.out.clone().unwrap_or_else(|| default_folder(arguments, cap));
+        let identity = identity(arguments, &model, &selected.name, &workload, &problem);
+        let folder = arguments.out.clone().unwrap_or_else(|| default_folder(arguments, &model, cap));
         let journal = Journal::open(&folder, &identity, arguments.fresh)?;
         if !journal.trials().is_empty() {
             talk.line(&format!("resuming {}: {} trials are known", folder.display(), journal.trials().len()));
         }
-        Ok(Study { arguments, interrupted, workload, device: selected.name, problem, journal })
+        Ok(Study { arguments, interrupted, model, workload, device: selected.name, problem, journal })
     }
 
     fn search(&mut self, talk: &mut Talk) -> Result<Verdict> {
@@ -251,7 +269,12 @@ impl<'a> Study<'a> {
             preset => preset.clone(),
         };
         let setting = Setting {
-            model: Model { source, num_labels: self.workload.num_labels },
+            model: best::Model {
+                source,
+                repository: self.model.origin.as_ref().map(|(_, snapshot)| snapshot.repository.clone()),
+                revision: self.model.origin.as_ref().map(|(_, snapshot)| snapshot.commit.clone()),
+                num_labels: self.workload.num_labels,
+            },
             data,
             device: self.device.clone(),
             seed: self.arguments.seed,
@@ -336,13 +359,9 @@ fn smaller_presets(workload: &Workload) -> Vec<(String, crate::study::problem::S
         .collect()
 }
 
-fn identity(arguments: &Arguments, device: &str, workload: &Workload, problem: &Problem) -> Identity {
-    let model = match &workload.source {
-        ModelSource::Preset(name) => name.clone(),
-        ModelSource::Folder(folder) => std::path::absolute(folder).unwrap_or(folder.clone()).display().to_string(),
-    };
+fn identity(arguments: &Arguments, model: &Model, device: &str, workload: &Workload, problem: &Problem) -> Identity {
     Identity {
-        model,
+        model: model.identity(),
         num_labels: workload.num_labels,
         longest: workload.shapes.longest,
         lengths_digest: Identity::lengths(&workload.shapes),
@@ -356,14 +375,18 @@ fn identity(arguments: &Arguments, device: &str, workload: &Workload, problem: &
     }
 }
 
-/// `results/distilbert-6.00GiB`, `results/my-bert-train-500MiB`.
-fn default_folder(arguments: &Arguments, cap: u64) -> PathBuf {
+/// `results/distilbert-6.00GiB`, `results/my-bert-train-500MiB`, and for a model by name without its owner.
+fn default_folder(arguments: &Arguments, model: &Model, cap: u64) -> PathBuf {
     let stem = |path: &std::path::Path| {
         path.components().next_back().map(|part| {
             std::path::Path::new(part.as_os_str()).file_stem().unwrap_or_default().to_string_lossy().into_owned()
         })
     };
-    let model = stem(std::path::Path::new(&arguments.model));
+    let model = match &model.origin {
+        // A dot in a repository's name begins no extension: bge-small-en-v1.5.
+        Some((name, _)) => Some(name.stem()),
+        None => stem(std::path::Path::new(&arguments.model)),
+    };
     let data = arguments.data.data.as_deref().and_then(stem);
     let size = ByteSize(cap).to_string().replace(' ', "");
     let name: Vec<String> = model.into_iter().chain(data).chain([size]).collect();

@@ -172,23 +172,10 @@ impl Shard {
 
 /// The shard files that an index names, each once.
 fn shard_files(index: &Path) -> Result<Vec<PathBuf>> {
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: HashMap<String, String>,
-    }
-    let text = std::fs::read_to_string(index).with_context(|| format!("can't read {}", index.display()))?;
-    let parsed: Index =
-        serde_json::from_str(&text).with_context(|| format!("{} is no shard index", index.display()))?;
-    let mut names: Vec<String> = parsed.weight_map.into_values().collect();
-    names.sort();
-    names.dedup();
     let folder = index.parent().unwrap_or(Path::new("."));
-    names
+    shard_names(index)?
         .into_iter()
         .map(|name| {
-            // A file is data: no name in it may lead out of its folder.
-            let plain = Path::new(&name).file_name().is_some_and(|f| f == name.as_str());
-            ensure!(plain, "{} names the shard '{name}': only plain file names are accepted", index.display());
             let path = folder.join(&name);
             let link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
             if link {
@@ -199,6 +186,29 @@ fn shard_files(index: &Path) -> Result<Vec<PathBuf>> {
             Ok(path)
         })
         .collect()
+}
+
+/// The names of the shards in an index, each once, sorted. Whether they are there is another question.
+///
+/// # Errors
+/// If the index can't be read, or a name is not that of a file beside it.
+pub fn shard_names(index: &Path) -> Result<Vec<String>> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: HashMap<String, String>,
+    }
+    let text = std::fs::read_to_string(index).with_context(|| format!("can't read {}", index.display()))?;
+    let parsed: Index =
+        serde_json::from_str(&text).with_context(|| format!("{} is no shard index", index.display()))?;
+    let mut names: Vec<String> = parsed.weight_map.into_values().collect();
+    names.sort();
+    names.dedup();
+    for name in &names {
+        // A file is data: no name in it may lead out of its folder.
+        let plain = Path::new(name).file_name().is_some_and(|f| f == name.as_str());
+        ensure!(plain, "{} names the shard '{name}': only plain file names are accepted", index.display());
+    }
+    Ok(names)
 }
 
 /// Appends little-endian values of a floating-point type, in 32 bits.

@@ -7,7 +7,8 @@
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
 //! * [`source`]: presets and folders;
 //! * [`weights`]: tensor names and files, in and out;
-//! * [`views`]: parameters as bytes, without a second copy.
+//! * [`views`]: parameters as bytes, without a second copy;
+//! * [`hub`]: folders by name, from the Hugging Face hub.
 
 pub mod adapter;
 pub mod checkpoint;
@@ -15,6 +16,7 @@ pub mod config;
 pub mod encoder;
 pub mod fused;
 pub mod head;
+pub mod hub;
 pub mod pass;
 pub mod presets;
 pub mod source;

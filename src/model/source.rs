@@ -1,4 +1,4 @@
-//! Where a model comes from: a preset without files, or a Hugging Face folder.
+//! Where a model comes from: a preset without files, a Hugging Face folder, or a repository that becomes one.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use serde_json::Value;
 
 use super::checkpoint::Checkpoint;
+use super::hub::Name;
 use super::weights::{self, LoadReport};
 use super::{Classifier, ModelConfig, presets};
 use crate::probe::protocol::ModelSource;
@@ -56,22 +57,40 @@ impl ModelFiles {
     }
 }
 
-/// Turns what a person typed into a source: an existing folder, else a preset's name.
+/// What a person can mean by a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meant {
+    /// Something that is here.
+    Local(ModelSource),
+    /// A repository of the hub.
+    Named(Name),
+}
+
+/// Turns what a person typed into a source: an existing folder, else a preset's name, else a repository's.
 ///
 /// # Errors
-/// If it is neither, with the presets there are.
-pub fn parse(text: &str) -> Result<ModelSource> {
+/// If it is none of them, with the presets there are, or a revision is given for what has none.
+pub fn parse(text: &str, revision: Option<&str>) -> Result<Meant> {
     let path = Path::new(text);
-    if path.is_dir() {
-        return Ok(ModelSource::Folder(path.to_path_buf()));
-    }
-    if path.is_file() {
+    let local = if path.is_dir() {
+        Some(ModelSource::Folder(path.to_path_buf()))
+    } else if path.is_file() {
         bail!("--model {text} is a file: give the folder that holds config.json and model.safetensors");
+    } else {
+        presets::config(text).map(|_| ModelSource::Preset(text.to_string()))
+    };
+    match (local, revision) {
+        (Some(source), None) => Ok(Meant::Local(source)),
+        (Some(_), Some(_)) => bail!("--model {text} is here and has no revisions: leave --revision away"),
+        (None, _) => match Name::parse(text, revision)? {
+            Some(name) => Ok(Meant::Named(name)),
+            None => bail!(
+                "--model {text}: there is no such folder and no such preset, and it has not the form of a Hugging Face \
+                 repository (owner/name); {}",
+                known_presets()
+            ),
+        },
     }
-    if presets::config(text).is_some() {
-        return Ok(ModelSource::Preset(text.to_string()));
-    }
-    bail!("--model {text}: there is no such folder and no such preset; {}", known_presets())
 }
 
 fn known_presets() -> String {

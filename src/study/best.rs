@@ -146,6 +146,12 @@ pub struct Model {
     /// `preset = "…"` or `folder = "…"`.
     #[serde(flatten)]
     pub source: ModelSource,
+    /// `owner/name` of the Hugging Face repository that the folder is a copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    /// Its commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
     /// Classes of the head.
     pub num_labels: usize,
 }
@@ -166,7 +172,7 @@ pub struct Data {
 /// Table `[study]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Study {
-    /// Preset or folder of the model, for a person.
+    /// Preset, folder or repository of the model, for a person.
     pub model: String,
     /// Device name.
     pub device: String,
@@ -213,9 +219,10 @@ impl Best {
         let Knobs { precision, micro_batch, checkpoint_layers, optimizer, frozen_layers, lora_rank } = answer.knobs;
         let score = &answer.score;
         let (low, high) = score.interval();
-        let model = match &setting.model.source {
-            ModelSource::Preset(name) => name.clone(),
-            ModelSource::Folder(path) => path.display().to_string(),
+        let model = match (&setting.model.source, &setting.model.repository) {
+            (_, Some(repository)) => repository.clone(),
+            (ModelSource::Preset(name), None) => name.clone(),
+            (ModelSource::Folder(path), None) => path.display().to_string(),
         };
         let probes = || trials.iter().filter(|trial| trial.purpose != Purpose::Prune);
         Best {

@@ -12,7 +12,7 @@ use crate::probe::protocol::Shapes;
 /// Everything that its measurements depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Preset or folder of the model.
+    /// Preset or folder of the model, or `owner/name@commit`.
     pub model: String,
     /// Classes of the head.
     pub num_labels: usize,

@@ -143,7 +143,7 @@ fn the_answer_reads_back_and_errors_name_file_and_key() {
         ),
     ] {
         let setting = Setting {
-            model: Model { source, num_labels: 3 },
+            model: Model { source, repository: None, revision: None, num_labels: 3 },
             data,
             device: "cpu".into(),
             seed: 42,

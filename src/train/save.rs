@@ -5,19 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::model::hub::TOKENIZER_FILES;
 use crate::model::source::ModelFiles;
 use crate::model::{Classifier, ModelConfig, weights};
-
-/// Files of a tokenizer that are handed on as they are.
-const TOKENIZER_FILES: [&str; 7] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-];
 
 /// Writes `config.json` with the labels, `model.safetensors` and the tokenizer's files. Each is written beside its
 /// place and renamed, the weights last: a folder with weights is a whole one.

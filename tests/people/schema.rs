@@ -75,7 +75,8 @@ fn whole() -> Value {
     let text = BEST
         .replace("optimizer = \"adamw\"", "optimizer = \"adamw\"\nfrozen_layers = 2\nlora_rank = 8")
         .replace("certified = true", "certified = true\nevaluation_peak_bytes = 5")
-        .replace("outcome = \"oom\"", "outcome = \"oom\"\nsamples_per_second = 1.0");
+        .replace("outcome = \"oom\"", "outcome = \"oom\"\nsamples_per_second = 1.0")
+        .replace("num_labels = 2", "num_labels = 2\nrepository = \"a/b\"\nrevision = \"0\"");
     let mut best: Best = toml::from_str(&text).expect("an answer");
     let data = json!({"file": "a.csv", "columns": ["text", "label"], "longest": 12, "rows": 34});
     best.data = Some(serde_json::from_value(data).expect("data"));

@@ -13,7 +13,7 @@ use clap::Args;
 use progress::{Progress, in_words};
 
 use super::Exit;
-use super::options::{DataOptions, TrainOptions};
+use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::talk::Talk;
 use crate::plan::ByteSize;
 use crate::probe::{LocalProcess, interrupt};
@@ -41,9 +41,11 @@ pub struct Arguments {
     /// best.toml as `probe` wrote it
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Folder of the pretrained model [default: the one that was probed]
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
+    /// Folder of the pretrained model, or a repository of the hub (owner/name) [default: the one that was probed]
+    #[arg(long, value_name = "NAME|DIR")]
+    model: Option<String>,
+    #[command(flatten)]
+    revision: RevisionOption,
     #[command(flatten)]
     data: DataOptions,
     #[command(flatten)]
@@ -66,7 +68,8 @@ pub struct Arguments {
 pub struct Request {
     best: Best,
     config: PathBuf,
-    model: Option<PathBuf>,
+    model: Option<String>,
+    revision: Option<String>,
     data: DataOptions,
     train: TrainOptions,
     freeze_layers: Option<usize>,
@@ -79,8 +82,8 @@ impl Request {
     /// Training with the answer of a probe that has just ended.
     pub fn after_probe(train: &TrainOptions, data: &DataOptions, best: Best, config: PathBuf) -> Self {
         let (train, data) = (train.clone(), data.clone());
-        let (model, freeze_layers, device, seed) = (None, None, None, None);
-        Request { best, config, model, data, train, freeze_layers, device, seed, quiet: false }
+        let (model, revision, freeze_layers, device, seed) = (None, None, None, None, None);
+        Request { best, config, model, revision, data, train, freeze_layers, device, seed, quiet: false }
     }
 }
 
@@ -93,6 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
         best: Best::read(&arguments.config)?,
         config: arguments.config.clone(),
         model: arguments.model.clone(),
+        revision: arguments.revision.revision.clone(),
         data: arguments.data.clone(),
         train: arguments.train.clone(),
         freeze_layers: arguments.freeze_layers,

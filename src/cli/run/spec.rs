@@ -5,8 +5,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{METRICS, Request, TENSORBOARD};
+use crate::cli::models;
 use crate::cli::options::TrainOptions;
-use crate::model::source::{self, ModelFiles};
+use crate::cli::talk::Talk;
+use crate::model::hub::Need;
+use crate::model::source::ModelFiles;
 use crate::plan::Knobs;
 use crate::probe::protocol::ModelSource;
 use crate::train::snapshot::Snapshots;
@@ -19,9 +22,10 @@ use crate::train::trainer::SNAPSHOTS;
 /// If an option makes no sense, or the output folder is not free.
 pub fn spec(request: &Request) -> Result<TrainSpec> {
     let Request { best, train, data, .. } = request;
+    let mut talk = Talk::new(request.quiet);
     let model = match (&request.model, &best.model.source) {
-        (Some(folder), _) => source::parse(&folder.display().to_string())?,
-        (None, ModelSource::Folder(folder)) => ModelSource::Folder(folder.clone()),
+        (Some(text), _) => models::find(text, request.revision.as_deref(), Need::Weights, &mut talk)?.source,
+        (None, ModelSource::Folder(_)) => models::again(&best.model, &mut talk)?,
         (None, ModelSource::Preset(name)) => bail!(
             "{} was found for the preset {name}, which has no weights and no tokenizer: give --model the folder of a \
              pretrained model of that shape",
