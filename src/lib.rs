@@ -6,6 +6,7 @@ pub mod cli;
 pub mod data;
 pub mod device;
 pub mod kernels;
+pub mod library;
 pub mod model;
 pub mod plan;
 pub mod probe;
@@ -13,3 +14,12 @@ pub mod report;
 pub mod study;
 pub mod train;
 pub mod worker;
+
+pub use device::meter::Meter;
+pub use library::{Axes, NoAnswer, Setup, Tune, Workload, is_worker, tune};
+pub use plan::{Knobs, OptimizerKind, Precision};
+pub use study::answer::Answer;
+pub use worker::training::{Evaluation, Timed, Timing, Training, parameter_sum};
+
+pub use anyhow::{Error, Result};
+pub use burn;

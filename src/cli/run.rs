@@ -113,6 +113,10 @@ pub fn train(request: &Request) -> Result<Exit> {
 fn spec(request: &Request) -> Result<TrainSpec> {
     let Request { best, train, data, .. } = request;
     let model = match (&request.model, &best.model.source) {
+        (_, ModelSource::Program(name)) => bail!(
+            "{} was found by a program of your own for its model {name}: train with that program, at these knobs",
+            request.config.display()
+        ),
         (Some(folder), _) => source::parse(&folder.display().to_string())?,
         (None, ModelSource::Folder(folder)) => ModelSource::Folder(folder.clone()),
         (None, ModelSource::Preset(name)) => bail!(

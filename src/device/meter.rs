@@ -82,6 +82,15 @@ impl Default for Meter {
     }
 }
 
+/// Whether this program declared a [`Meter`] as its global allocator: without one nothing is counted and nothing capped.
+pub fn installed() -> bool {
+    // Something that lives while the count is read: a program that allocated nothing at all would read zero, too.
+    let held = std::hint::black_box(Box::new(0u8));
+    let counted = LIVE.0.load(SeqCst) > 0;
+    drop(held);
+    counted
+}
+
 /// Takes the bytes in use now as the baseline, caps what may be used above it, resets the peak and the count of
 /// refusals. `None` counts without a cap. Threads that allocate during the call are counted on one side or the other.
 pub fn arm(cap: Option<u64>) {

@@ -143,10 +143,10 @@ impl From<&Neighbour> for NeighbourTable {
 /// Table `[model]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Model {
-    /// `preset = "…"` or `folder = "…"`.
+    /// `preset = "…"`, `folder = "…"` or `program = "…"`.
     #[serde(flatten)]
     pub source: ModelSource,
-    /// Classes of the head.
+    /// Classes of the head; 1 for a program's own model, whose outputs are its own business.
     pub num_labels: usize,
 }
 
@@ -214,7 +214,7 @@ impl Best {
         let score = &answer.score;
         let (low, high) = score.interval();
         let model = match &setting.model.source {
-            ModelSource::Preset(name) => name.clone(),
+            ModelSource::Preset(name) | ModelSource::Program(name) => name.clone(),
             ModelSource::Folder(path) => path.display().to_string(),
         };
         let probes = || trials.iter().filter(|trial| trial.purpose != Purpose::Prune);
@@ -271,8 +271,11 @@ impl Best {
     /// # Errors
     /// If the folder can't be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let head =
-            "# The fastest measured configuration that fits. Written by autofit; train with: autofit run --config\n";
+        let train = match &self.model.source {
+            ModelSource::Program(name) => format!("the program that has the model {name}"),
+            _ => "autofit run --config".into(),
+        };
+        let head = format!("# The fastest measured configuration that fits. Written by autofit; train with: {train}\n");
         files::write_whole(path, &format!("{head}\n{}", toml::to_string(self).context("writing the answer")?))
     }
 

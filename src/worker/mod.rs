@@ -1,6 +1,11 @@
 //! The child process: answers the jobs of a driver with `train`.
+//!
+//! * [`training`]: what can be measured; [`measure`]: the one order of measuring it.
+//! * [`encoder`]: the built-in encoders as that.
 
+pub mod encoder;
 pub mod measure;
+pub mod training;
 
 use anyhow::{Context, Result};
 
@@ -17,6 +22,14 @@ use crate::train::trainer::{self, Event};
 /// # Errors
 /// If the driver went away.
 pub fn run() -> Result<()> {
+    run_with(answer)
+}
+
+/// As [`run`], with jobs answered by somebody else. An error becomes a report.
+///
+/// # Errors
+/// If the driver went away.
+pub fn run_with(mut answer: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Result<Report>) -> Result<()> {
     meter::report_to(oom_fd());
     meter::tune();
     serve(|job, send| {
@@ -41,11 +54,11 @@ fn probe(job: &Job, spec: &ProbeSpec, send: &mut dyn FnMut(Message)) -> Result<R
     if let Some(report) = unsupported(&selected, &spec.knobs) {
         return Ok(report);
     }
-    measure::measure(spec, &selected, job.cap_bytes, &mut |text| send(Message::Progress(text)))
+    encoder::measure(spec, &selected, job.cap_bytes, &mut |text| send(Message::Progress(text)))
 }
 
-/// What these knobs ask for and can't be had here.
-fn unsupported(selected: &select::Selected, knobs: &Knobs) -> Option<Report> {
+/// What these knobs ask for and can't be had on a device; `None` if all can.
+pub fn unsupported(selected: &select::Selected, knobs: &Knobs) -> Option<Report> {
     let what = if !select::precisions(selected).contains(&knobs.precision) {
         format!("{} does not compute in {}", selected.name, knobs.precision)
     } else if knobs.lora_rank.is_some() {
