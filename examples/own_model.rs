@@ -1,4 +1,4 @@
-//! autofit with a model of your own: `cargo run --release --example own_model -- 24M`.
+//! autofit with a model of your own: `cargo run --release --example own_model -- 6M`.
 //!
 //! The model is a small MLP-Mixer (Tolstikhin et al. 2021), which has no layers of a transformer, in plain Burn. The part
 //! that autofit needs begins at `impl Workload`; nothing above it knows of autofit.
@@ -10,9 +10,9 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Distribution, Int, Tensor, activation::gelu};
 
-/// An image of 32 × 32 pixels in patches of 4 × 4 pixels with 3 colours each.
-const PATCHES: usize = 64;
-const PATCH: usize = 48;
+/// An image of 32 × 32 pixels in patches of 8 × 8 pixels with 3 colours each.
+const PATCHES: usize = 16;
+const PATCH: usize = 192;
 const CLASSES: usize = 10;
 
 /// Mixes patches, then channels, each with a small perceptron around which the input is carried.
@@ -54,7 +54,7 @@ impl Mixer {
         Mixer { embed, blocks, head }
     }
 
-    /// Patches `[batch, patches, 48]` → logits `[batch, classes]`.
+    /// Patches `[batch, patches, 192]` → logits `[batch, classes]`.
     fn forward(&self, images: Tensor<3>) -> Tensor<2> {
         let mixed = self.blocks.iter().fold(self.embed.forward(images), |x, block| block.forward(x));
         self.head.forward(mixed.mean_dim(1).squeeze_dim(1))
@@ -142,8 +142,8 @@ impl Training for Run {
 static METER: autofit::Meter = autofit::Meter::new();
 
 pub fn main() -> Result<()> {
-    let memory = std::env::args().nth(1).unwrap_or("24M".into());
-    let search = autofit::tune(Images { width: 64, depth: 4 }).vram(&memory)?.effective_batch(64);
+    let memory = std::env::args().nth(1).unwrap_or("4.5M".into());
+    let search = autofit::tune(Images { width: 32, depth: 4 }).vram(&memory)?.effective_batch(64);
     let answer = search.results("results/own-model").narrate().run()?;
     println!("{answer}");
     println!("Train with micro-batches of {}, {} a step.", answer.knobs.micro_batch, answer.accumulation);

@@ -43,6 +43,8 @@ static PEAK: Padded<AtomicUsize> = Padded(AtomicUsize::new(0));
 static LIMIT: Padded<AtomicUsize> = Padded(AtomicUsize::new(UNCAPPED));
 /// Value of [`LIVE`] when the meter was armed.
 static BASELINE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes in use when the meter is armed that count nevertheless; see [`inherit`].
+static INHERITED: AtomicUsize = AtomicUsize::new(0);
 /// Where refusals are written; negative for nowhere.
 static REPORT_FD: AtomicI32 = AtomicI32::new(-1);
 /// Refusals since the meter was armed.
@@ -91,11 +93,22 @@ pub fn installed() -> bool {
     counted
 }
 
-/// Takes the bytes in use now as the baseline, caps what may be used above it, resets the peak and the count of
+/// Bytes in use in the whole process, baseline or not.
+pub fn in_use() -> usize {
+    LIVE.0.load(SeqCst)
+}
+
+/// Counts `bytes` of those in use as above the baseline at every [`arm`] from now on: what work that has ended left
+/// behind in buffers that a runtime keeps for the next time. Work in a fresh process has to take them, too.
+pub fn inherit(bytes: usize) {
+    INHERITED.store(bytes, SeqCst);
+}
+
+/// Takes the bytes in use now, but for those [inherited](inherit), as the baseline, caps what may be used above it, resets the peak and the count of
 /// refusals. `None` counts without a cap. Threads that allocate during the call are counted on one side or the other.
 pub fn arm(cap: Option<u64>) {
     disarm();
-    let baseline = LIVE.0.load(SeqCst);
+    let baseline = LIVE.0.load(SeqCst).saturating_sub(INHERITED.load(SeqCst));
     BASELINE.store(baseline, SeqCst);
     REFUSALS.store(0, SeqCst);
     reset_peak();

@@ -10,6 +10,7 @@ use crate::probe::protocol::{Job, Message, Report, Task};
 use crate::study::files;
 use crate::worker;
 use crate::worker::measure::{self, Question};
+use crate::worker::training::Training;
 
 /// Environment variable by which a driver marks its workers; holds the [`mark`] of the workload they serve.
 pub(super) const MARK_VAR: &str = "AUTOFIT_WORKER_OF";
@@ -77,7 +78,10 @@ fn probe(workload: &impl Workload, job: &Job, send: &mut dyn FnMut(Message)) -> 
     };
     measure::measure(question, &selected, &mut |text| send(Message::Progress(text)), |device| {
         let (device, effective_batch) = (device.clone(), spec.effective_batch);
-        workload.build(&Setup { knobs: spec.knobs, device, effective_batch, seed: spec.seed })
+        let training = workload.build(&Setup { knobs: spec.knobs, device, effective_batch, seed: spec.seed })?;
+        // Burn makes parameters when they are first asked for: without this they would be counted as gradient.
+        training.parameter_sum()?;
+        Ok(training)
     })
 }
 

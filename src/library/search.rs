@@ -17,9 +17,7 @@ use super::workload::Workload;
 use crate::device::{meter, select};
 use crate::plan::{ByteSize, Knobs, Outcome};
 use crate::probe::interrupt::Caught;
-use crate::probe::protocol::{
-    Attempt, Effort, Job, Measurement, ModelSource, PROTOCOL, ProbeSpec, Shapes, Task,
-};
+use crate::probe::protocol::{Attempt, Effort, Job, Measurement, ModelSource, PROTOCOL, ProbeSpec, Shapes, Task};
 use crate::probe::{Executor, LocalProcess};
 use crate::report::terminal;
 use crate::study::answer::{Answer, Verdict};

@@ -139,7 +139,10 @@ impl Axes {
             MicroAxis::Sizes(sizes) => sizes,
         };
         ensure!(!sizes.is_empty(), "{name}: Axes::micro_batches was given no size");
-        ensure!(!sizes.contains(&0), "{name}: Axes::micro_batches was given 0: a micro-batch holds at least one sample");
+        ensure!(
+            !sizes.contains(&0),
+            "{name}: Axes::micro_batches was given 0: a micro-batch holds at least one sample"
+        );
         ensure!(!self.precisions.is_empty(), "{name}: Axes::precisions was given no precision");
         ensure!(!self.optimizers.is_empty(), "{name}: Axes::optimizers was given no optimizer");
         Ok(SearchSpace {

@@ -44,11 +44,13 @@ pub fn measure<T: Training>(
     build: impl FnOnce(&Device) -> Result<T>,
 ) -> Result<Report> {
     let memory = Memory::open(selected, question.cap);
+    let inherited = memory.live();
     say("building the model".into());
     let device = selected.device.clone().autodiff();
     let training = build(&device)?;
     let setup_seconds = question.started.elapsed().as_secs_f64();
-    let out = Measurement { setup_seconds, layers: question.layers, ..Measurement::default() };
+    let weight_bytes = memory.live().saturating_sub(inherited);
+    let out = Measurement { setup_seconds, weight_bytes, layers: question.layers, ..Measurement::default() };
     Probe { question, training, device, memory, pending: 0, out }.run(say)
 }
 
@@ -64,7 +66,6 @@ struct Probe<T> {
 
 impl<T: Training> Probe<T> {
     fn run(mut self, say: &mut dyn FnMut(String)) -> Result<Report> {
-        self.out.weight_bytes = self.memory.live();
         say("two optimizer steps of the largest samples".into());
         self.worst_case()?;
         say("timing".into());

@@ -27,12 +27,18 @@ pub fn run() -> Result<()> {
 
 /// As [`run`], with jobs answered by somebody else. An error becomes a report.
 ///
+/// A worker that answers more than one job keeps buffers of the earlier ones (packed matrices, thread pools). A run in
+/// a process of its own takes them, so they count in every job: or what was certified warm would not fit cold.
+///
 /// # Errors
 /// If the driver went away.
 pub fn run_with(mut answer: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Result<Report>) -> Result<()> {
     meter::report_to(oom_fd());
     meter::tune();
+    let mut first = None;
     serve(|job, send| {
+        let now = meter::in_use();
+        meter::inherit(now.saturating_sub(*first.get_or_insert(now)));
         let report = answer(job, send);
         meter::disarm();
         report.unwrap_or_else(|error| Report::Failed { error: format!("{error:#}") })
