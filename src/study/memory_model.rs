@@ -227,3 +227,33 @@ fn point(size: &SizeHint, knobs: &Knobs) -> Point<4> {
     let place = Some([micro.ln(), r / size.layers as f64]);
     Point { branch, features: [m0, micro * a0, micro * kept * a1, micro * r * a2], place }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measured_size_guesses_what_was_measured() {
+        let all = OptimizerKind::ALL.into_iter().flat_map(|optimizer| Precision::ALL.map(|p| (optimizer, p)));
+        for (optimizer, precision) in all {
+            for (layers, micro, r) in [(1, 1, 0), (12, 1, 12), (12, 4, 3), (6, 32, 6)] {
+                let knobs = Knobs { optimizer, ..Knobs::new(precision, micro, r) };
+                let measured = Measurement {
+                    peak_bytes: 900 << 20,
+                    weight_bytes: 100 << 20,
+                    gradient_bytes: 90 << 20,
+                    optimizer_bytes: 210 << 20,
+                    ..Measurement::default()
+                };
+                let [m0, a0, a1, a2] = SizeHint::measured(layers, &knobs, &measured).memory_guess(Branch::of(&knobs));
+                let guess = MemoryCoefficients { m0, a0, a1, a2 };
+                assert!((m0 / f64::from(400 << 20) - 1.0).abs() < 1e-3, "{knobs}: {m0}");
+                let peak = guess.peak(layers, micro, r);
+                assert!((peak / f64::from(900 << 20) - 1.0).abs() < 1e-3, "{knobs}: {peak}");
+            }
+        }
+        // Without activations, or anything at all, every guess stays above zero: models divide by it.
+        let nothing = SizeHint::measured(1, &Knobs::new(Precision::Fp32, 1, 0), &Measurement::default());
+        assert!(nothing.memory_guess(Branch::of(&Knobs::new(Precision::Fp32, 1, 0))).iter().all(|&guess| guess > 0.0));
+    }
+}
