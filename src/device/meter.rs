@@ -116,9 +116,9 @@ pub fn arm(cap: Option<u64>) {
     LIMIT.0.store(limit, SeqCst);
 }
 
-/// Lifts the cap. Counting goes on, above the same baseline.
-pub fn disarm() {
-    LIMIT.0.store(UNCAPPED, SeqCst);
+/// Lifts the cap, and returns whether there was one. Counting goes on, above the same baseline.
+pub fn disarm() -> bool {
+    LIMIT.0.swap(UNCAPPED, SeqCst) != UNCAPPED
 }
 
 /// Bytes in use above the baseline; 0 while more of the older bytes were freed than new ones taken.

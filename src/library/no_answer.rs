@@ -40,7 +40,7 @@ impl fmt::Display for NoAnswer {
             NoAnswer::NothingFits { shortfall, effective_batch, layers } => {
                 f.write_str(terminal::needs(shortfall, *effective_batch, *layers).trim_end())
             }
-            NoAnswer::Failed { reason } => write!(f, "no probe succeeded: {reason}"),
+            NoAnswer::Failed { reason } => f.write_str(reason),
             NoAnswer::OutOfTime => f.write_str("the budget was over before anything was known to fit"),
             NoAnswer::Interrupted { .. } => f.write_str("interrupted: the same search goes on where it stopped"),
         }

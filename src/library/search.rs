@@ -161,13 +161,13 @@ impl Search {
         // More than the cap, so that it can be told what would be needed; less than would bring the machine to its knees.
         let free = select::free_bytes(&select::select(&self.device)?);
         let cap = free.map(|free| self.prober.cap.max(free / 10 * 9));
-        let mut reason = String::from("there is no configuration");
+        let mut reason = String::from("there is no configuration to look at");
         for &branch in &grid.branches {
             for &micro in grid.micros.iter().take(FIRST_LOOKS) {
                 let knobs = Knobs { micro_batch: micro, ..grid.smallest(branch) };
                 let effort = Effort { warmup: 0, min_timed: 1, max_timed: 1, seconds: 0.0, evaluate: false };
                 let attempt = self.prober.ask(knobs, effort, cap);
-                reason = format!("{knobs}: {}: {}", attempt.outcome, attempt.reason);
+                reason = format!("the first look failed at {knobs} ({}): {}", attempt.outcome, attempt.reason);
                 match (attempt.outcome, attempt.measurement) {
                     (Outcome::Fit, Some(measured)) => return Ok((knobs, measured)),
                     (Outcome::Interrupted, _) => bail!(NoAnswer::Interrupted { best: None }),

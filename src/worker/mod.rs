@@ -7,6 +7,9 @@ pub mod encoder;
 pub mod measure;
 pub mod training;
 
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use anyhow::{Context, Result};
 
 use crate::device::memory::Memory;
@@ -37,12 +40,37 @@ pub fn run_with(mut answer: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Result<
     meter::tune();
     let mut first = None;
     serve(|job, send| {
+        if first.is_none() {
+            make_room_for_panics();
+        }
         let now = meter::in_use();
         meter::inherit(now.saturating_sub(*first.get_or_insert(now)));
+        PANICKED.store(false, SeqCst);
         let report = answer(job, send);
         meter::disarm();
-        report.unwrap_or_else(|error| Report::Failed { error: format!("{error:#}") })
+        match report {
+            Ok(Report::Measured(_)) if PANICKED.load(SeqCst) => Report::Failed {
+                error: "there was a panic, which lifted the cap, and the probe went on all the same".into(),
+            },
+            Ok(report) => report,
+            Err(error) => Report::Failed { error: format!("{error:#}") },
+        }
     })
+}
+
+/// Whether a panic lifted the cap of this job.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Lifts the cap at a panic, before anything is said about it. What a backtrace reads of the program's symbols can be
+/// more than a small cap leaves, and the standard library waits for ever when memory is refused to it meanwhile.
+fn make_room_for_panics() {
+    let say = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if meter::disarm() {
+            PANICKED.store(true, SeqCst);
+        }
+        say(info);
+    }));
 }
 
 fn answer(job: &Job, send: &mut dyn FnMut(Message)) -> Result<Report> {
