@@ -1,7 +1,7 @@
 //! autofit for any Burn model: a user's own program searches, and is its own probe worker.
 //!
 //! * [`workload`]: what a user says about a model ([`Workload`]), and which knobs it has ([`Axes`]).
-//! * [`tune`]: the search, set up and run ([`Tune`]).
+//! * [`mod@tune`]: the search, set up and run ([`Tune`]).
 //! * `role`: whether this process is the driver or one of its workers.
 //! * `search`: one search, from the first look at the model to `best.toml`.
 //! * [`no_answer`]: how a search may end otherwise ([`NoAnswer`]).
