@@ -30,8 +30,9 @@ PRESETS = {
 SMALL = {"a": (256, 512, 4, 4, 1000), "b": (128, 2048, 8, 4, 1000), "c": (192, 384, 12, 6, 5000)}
 SHAPES = PRESETS | SMALL
 STATE = {"adamw": 8.0, "lion": 4.0, "sgd": 4.0, "adafactor": 0.05}
-COPIES = {"adamw": 1, "lion": 2, "sgd": 1, "adafactor": 1}
+COPIES = {"adamw": 0, "lion": 3, "sgd": 2, "adafactor": 2}
 EFFECTIVE = 16
+BLOCK = 1024
 
 
 def parameters(name):
@@ -105,41 +106,64 @@ def probe(binary, folder, job):
     return answer["report"]["measured"]["peak_bytes"]
 
 
+def moments(job):
+    """Bytes above weights and optimizer state at each moment that can be the peak, without the workspace; the same
+    accounting as in src/study/estimate.rs, which says what each term is."""
+    name, precision, micro, recomputed, length, optimizer = job
+    h, i, heads, layers, vocab = SHAPES[name]
+    stored = 4 if precision == "fp32" else 2
+    tokens, types = micro * length, 0 if name == "distilbert" else 2
+    accumulates = micro < EFFECTIVE
+    layer = 4 * (4 * h * h + 2 * h * i + 9 * h + i)
+    rows = min(vocab, EFFECTIVE * length) + length + min(types, 1)
+    gradients = 4 * (parameters(name) - (vocab + 512 + types) * h + rows * h)
+    tape = tokens * ((6 * h + i) * stored + 4 * (heads + 2))
+    boundary = tokens * (h * stored + 4)
+    top = tokens * 2 * h * stored + micro * (4 * h + i) * stored
+    values, block = 4 * tokens * h, 4 * min(tokens, BLOCK)
+    kept = lambda below: sum(boundary if lower < recomputed else tape for lower in range(below))
+    for below in range(layers - 1):
+        above = gradients if accumulates else layer * (layers - 1 - below)
+        own = gradients if accumulates else layer * (layers - below)
+        more = values if below < layers - 2 else 4 * micro * h
+        again = below < recomputed
+        before = gradients if accumulates else 0
+        yield before + kept(below) + (boundary if again else tape) + 3 * values + block * i
+        if again:
+            yield above + kept(below) + tape + 3 * values + block * (h + i) + values + (values if below < layers - 2 else 0)
+        yield own + kept(below) + tape - tokens * h * stored + 2 * values + block * (h + i) + more
+        yield own + kept(below) + 4 * h * stored * tokens + 3 * values + block * (h + i)
+    own = gradients if accumulates else layer
+    yield own + kept(layers - 1) + top + 2 * values + block * i
+
+
 def estimate(x, job):
     """Bytes at the peak; the same formula as `estimate::peak`."""
     name, precision, micro, recomputed, length, optimizer = job
     h, i, heads, layers, vocab = SHAPES[name]
-    fixed, tape_h, tape_i, tape_s, tape_w, boundary, ff_i, ff_w, at_h, at_i, at_s, at_w = x
-    count, tokens, scores, matrices = parameters(name), micro * length, heads * length, 4 * h * h + 2 * h * i
-    tape = tokens * (tape_h * h + tape_i * i + tape_s * scores) + (tape_w * matrices if precision != "fp32" else 0)
-    moment = max(tokens * ff_i * i + micro * ff_w * h * i,
-                 tokens * (at_h * h + at_i * i + at_s * scores) + micro * at_w * h * h)
-    peak = 4 * count + COPIES[optimizer] * 4 * vocab * h
-    for below in range(layers):
-        gradients = 4 * count if micro < EFFECTIVE else 4 * matrices * (layers - 1 - below)
-        dropped = min(recomputed, below)
-        live = 4 * ((below + 1 - dropped) * tape + dropped * boundary * tokens * h + moment)
-        peak = max(peak, gradients + live)
-    return (4 + STATE[optimizer]) * count + fixed * 1e6 + peak
+    types = 0 if name == "distilbert" else 2
+    rows = min(vocab, EFFECTIVE * length) + length + min(types, 1)
+    gradients = 4 * (parameters(name) - (vocab + 512 + types) * h + rows * h)
+    per_length, hidden, wide, token_hidden, token_wide, token = x
+    block = min(micro * length, BLOCK)
+    workspace = 4 * (per_length * length + hidden * h + wide * i + block * (token_hidden * h + token_wide * i + token))
+    update = gradients + COPIES[optimizer] * 4 * vocab * h
+    return (4 + STATE[optimizer]) * parameters(name) + max(workspace + max(moments(job)), update)
 
 
 def fit(probes):
-    names = ["fixed (MB)", "tape_hidden", "tape_wide", "tape_scores", "tape_weights", "boundary", "feed_forward.wide",
-             "feed_forward.wide_matrix", "attention.hidden", "attention.wide", "attention.scores",
-             "attention.square_matrix"]
-    low = [0, 0, 0, 0, 0, 0.2, 0, 0, -20, -6, 0, 0]
-    high = [20, 40, 10, 12, 1, 1.5, 6, 6, 20, 6, 8, 8]
-    starts = {"fp32": [2, 12, 2, 4, 0.1, 0.7, 1, 2, -3, -2, 2, 0.2], "bf16": [2, 8, 1, 3, 0.5, 0.4, 2, 2, -4, -1, 2, 2]}
-    for precision, start in starts.items():
+    names = ["length", "hidden", "wide", "token_hidden", "token_wide", "token"]
+    for precision in ("fp32", "bf16"):
         own = [(job, peak) for job, peak in probes if job[1] == precision]
         error = lambda x: np.array([100 * (estimate(x, job) / peak - 1) for job, peak in own])
-        found = least_squares(error, start, bounds=(low, high), loss="soft_l1", f_scale=0.5)
+        found = least_squares(error, [1000, 1000, 100, 0.5, 0.1, 200], bounds=([0] * 6, [np.inf] * 6),
+                              x_scale=[1000, 1000, 100, 1, 1, 200], loss="soft_l1", f_scale=0.5)
         print(f"\n{precision}, {len(own)} probes")
         for name, value in zip(names, found.x):
             print(f"    {name}: {value:.3f}")
         errors = error(found.x)
-        groups = {name: [e for e, (job, _) in zip(errors, own) if job[0] == name] for name in SHAPES}
-        for name, some in groups.items():
+        for name in SHAPES:
+            some = [e for e, (job, _) in zip(errors, own) if job[0] == name]
             if some:
                 print(f"    error on {name}: {max(map(abs, some)):.2f} % at most in {len(some)} probes")
 

@@ -39,6 +39,7 @@ struct Case {
     dropout: Option<u64>,
     objective: Objective,
     frozen: Option<usize>,
+    lora: Option<usize>,
     engine: Engine,
 }
 
@@ -52,6 +53,7 @@ impl Case {
             dropout: None,
             objective: Objective::default(),
             frozen: None,
+            lora: None,
             engine: Engine::Fused,
         }
     }
@@ -64,7 +66,11 @@ impl Case {
         let device = device();
         let model = Classifier::init(&config, 7, &device);
         let mut knobs = Knobs::new(self.precision, self.parts[0], self.density);
-        knobs.frozen_layers = self.frozen;
+        (knobs.frozen_layers, knobs.lora_rank) = (self.frozen, self.lora);
+        let model = match self.lora {
+            Some(rank) => common::adapted(model, rank, self.frozen.unwrap_or(0)),
+            None => model,
+        };
         let settings = StepSettings {
             dropout_seed: self.dropout,
             objective: self.objective.clone(),
@@ -192,6 +198,54 @@ fn frozen_layers_get_no_gradient_and_the_others_keep_theirs() {
         let same: BTreeMap<_, _> = all.into_iter().filter(|(name, _)| some.contains_key(name)).collect();
         let (worst, name) = worst_relative(&same, &some);
         assert!(worst <= 1e-5, "{name} differs by {worst:e}");
+    }
+}
+
+#[test]
+fn adapters_and_the_head_alone_get_gradients() {
+    for (family, engine) in families_and_engines() {
+        let all = Case { engine, ..Case::new(family) }.gradients();
+        let some = Case { lora: Some(4), engine, ..Case::new(family) }.gradients();
+        let head: Vec<&String> = some.keys().filter(|name| !name.contains("_adapter.")).collect();
+        assert_eq!(head.len(), 4, "{head:?}");
+        assert!(head.iter().all(|name| all.contains_key(*name) && !name.contains(".layer.")), "{head:?}");
+        assert_eq!(some.len(), 4 + 3 * 2 * 2, "{:?}", some.keys());
+        let upper = Case { lora: Some(4), frozen: Some(2), density: 3, engine, ..Case::new(family) }.gradients();
+        assert_eq!(upper.len(), 4 + 2 * 2, "{:?}", upper.keys());
+        assert!(some.values().all(|values| values.iter().any(|v| v.abs() > 1e-6)), "a gradient is zero");
+    }
+}
+
+#[test]
+fn adapters_get_the_same_gradient_from_any_cut_density_and_engine() {
+    for family in ["bert", "distilbert", "roberta"] {
+        for frozen in [None, Some(0), Some(1)] {
+            let tape = Case { lora: Some(4), frozen, engine: Engine::Tape, ..Case::new(family) };
+            for engine in ENGINES {
+                for (parts, density) in [(vec![8], 0), (vec![8], 3), (vec![3, 3, 2], 2), (vec![1; 8], 1)] {
+                    let other = Case { lora: Some(4), frozen, parts, density, engine, ..Case::new(family) };
+                    assert_same(&tape, &other, 1e-4);
+                }
+            }
+        }
+        let whole = Case { lora: Some(4), dropout: Some(5), ..Case::new(family) };
+        let parts = vec![3, 3, 2];
+        assert_same(&whole, &Case { lora: Some(4), dropout: Some(5), parts, density: 2, ..Case::new(family) }, 1e-5);
+    }
+}
+
+#[test]
+fn adapters_in_sixteen_bits_stay_close_to_full_precision() {
+    let full = Case { lora: Some(4), ..Case::new("distilbert") }.gradients();
+    let cases = [
+        (Precision::Bf16, Engine::Fused, 0.1),
+        (Precision::Bf16, Engine::Tape, 0.1),
+        (Precision::Fp16, Engine::Fused, 0.01),
+    ];
+    for (precision, engine, tolerance) in cases {
+        let reduced = Case { lora: Some(4), precision, engine, density: 1, ..Case::new("distilbert") };
+        let difference = relative_norm(&full, &reduced.gradients());
+        assert!(difference > 1e-6 && difference < tolerance, "{precision:?} {engine:?} differs by {difference:e}");
     }
 }
 

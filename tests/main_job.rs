@@ -85,6 +85,11 @@ fn probes_then_trains_and_saves_a_model() {
         let trained = run("model");
         assert_eq!(trained.status.code(), Some(0), "{}", text(&trained.stderr));
         assert!(text(&trained.stdout).contains("accuracy 1.0000"), "{family}: {}", text(&trained.stdout));
+        assert!(
+            text(&trained.stdout).contains("  yes       1.0000  1.0000  1.0000     12\n"),
+            "{}",
+            text(&trained.stdout)
+        );
         let config: serde_json::Value =
             serde_json::from_slice(&std::fs::read(folder.path().join("model/config.json")).expect("config"))
                 .expect("JSON");

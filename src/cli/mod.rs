@@ -6,11 +6,14 @@ mod estimate;
 mod export;
 mod init;
 mod options;
+mod per_class;
+mod predict;
 mod probe;
 mod report;
 mod run;
 mod shell;
 mod talk;
+mod time;
 mod workload;
 
 use std::process::ExitCode;
@@ -58,6 +61,8 @@ enum Command {
     Probe(Box<probe::Arguments>),
     /// Fine-tune with a configuration that `probe` found
     Run(Box<run::Arguments>),
+    /// Predict every row of a file with a trained model
+    Predict(predict::Arguments),
     /// Say what fits without running anything: which model can be fine-tuned in this memory?
     Estimate(estimate::Arguments),
     /// Write a study as one HTML page with plots
@@ -93,6 +98,7 @@ fn dispatch(command: Command) -> Result<Exit> {
     match command {
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Predict(arguments) => predict::predict(&arguments),
         Command::Estimate(arguments) => estimate::estimate(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => export::export(&arguments),

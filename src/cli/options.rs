@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::time;
+use crate::train::spec::Every;
+
 /// Where rows come from.
 #[derive(Args, Clone, Debug)]
 pub struct DataOptions {
@@ -75,10 +78,38 @@ pub struct TrainOptions {
     /// Evaluate every N optimizer steps, besides the end of each epoch
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub evaluate_every: usize,
+    /// Keep the model with the best score on the held-out rows, instead of the last one
+    #[arg(long)]
+    pub keep_best: bool,
+    /// Stop after N evaluations without a better score; implies --keep-best
+    #[arg(long, value_name = "N")]
+    pub patience: Option<usize>,
+    /// Write a snapshot to resume from every so often: a number of optimizer steps, a time as in 5m, or never
+    #[arg(long, value_name = "STEPS|TIME", default_value = "5m", value_parser = every)]
+    pub snapshot_every: Every,
+    /// Snapshots that are kept
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub keep_snapshots: usize,
+    /// Go on from the newest snapshot in the output folder
+    #[arg(long, conflicts_with = "overwrite")]
+    pub resume: bool,
     /// Folder for the trained model [default: the configuration's folder + /model]
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// Write into the output folder even if it is not empty
     #[arg(long)]
     pub overwrite: bool,
+}
+
+/// `100`, `5m`, `never`.
+fn every(text: &str) -> Result<Every, String> {
+    match text.parse::<usize>() {
+        Ok(0) => Err("0 steps: write never for no snapshots".into()),
+        Ok(steps) => Ok(Every::Steps(steps)),
+        Err(_) if text == "never" => Ok(Every::Never),
+        Err(_) => match time::duration(text) {
+            Ok(time) => Ok(Every::Minutes(time.as_secs_f64() / 60.0)),
+            Err(_) => Err(format!("'{text}' is neither a number of steps (100), nor a time (5m), nor never")),
+        },
+    }
 }

@@ -11,6 +11,7 @@ use super::Exit;
 use super::options::{DataOptions, TrainOptions};
 use super::run;
 use super::talk::Talk;
+use super::time;
 use super::workload::{self, Workload};
 use crate::device::select;
 use crate::model::{presets, source};
@@ -66,10 +67,10 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Stop in time with the best so far, as in 90s, 5m, 1h
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = time::duration)]
     budget: Option<Duration>,
     /// Longest time for one probe
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time::duration)]
     deadline: Duration,
     /// Forget the trials of an earlier study in the same folder
     #[arg(long)]
@@ -364,22 +365,6 @@ fn default_folder(arguments: &Arguments, cap: u64) -> PathBuf {
     let size = ByteSize(cap).to_string().replace(' ', "");
     let name: Vec<String> = model.into_iter().chain(data).chain([size]).collect();
     PathBuf::from("results").join(name.join("-"))
-}
-
-/// `90s`, `5m`, `1h`, or plain seconds.
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(number) if text.ends_with('m') => (number, 60.0),
-        Some(number) if text.ends_with('h') => (number, 3600.0),
-        Some(number) => (number, 1.0),
-        None => (text, 1.0),
-    };
-    match number.parse::<f64>() {
-        Ok(value) if value > 0.0 && value.is_finite() => {
-            Duration::try_from_secs_f64(value * factor).map_err(|_| format!("'{text}' is too long"))
-        }
-        _ => Err(format!("'{text}' is not a time: write 90s, 5m or 1h")),
-    }
 }
 
 /// Probes by worker processes.

@@ -79,10 +79,9 @@ impl Survey {
     /// Fingerprint of the lengths in their order: 64-bit FNV-1a over each as eight little-endian bytes. Two data sets
     /// with the same digest need the same memory and time.
     pub fn digest(&self) -> u64 {
-        self.lengths
-            .iter()
-            .flat_map(|&length| (length as u64).to_le_bytes())
-            .fold(FNV_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
+        let mut print = Fingerprint::default();
+        self.lengths.iter().for_each(|&length| print.add(length as u64));
+        print.value()
     }
 }
 
@@ -100,6 +99,30 @@ pub fn distinct_ids(rows: &[Encoded], count: usize) -> usize {
         .collect();
     own.sort_unstable_by(|a, b| b.cmp(a));
     own.iter().take(count).sum::<usize>().min(all.len())
+}
+
+/// 64-bit FNV-1a over numbers of eight little-endian bytes each: the same on every machine and in every version.
+#[derive(Clone, Copy, Debug)]
+pub struct Fingerprint(u64);
+
+impl Default for Fingerprint {
+    fn default() -> Self {
+        Fingerprint(FNV_BASIS)
+    }
+}
+
+impl Fingerprint {
+    /// Takes one more number in.
+    pub fn add(&mut self, number: u64) {
+        for byte in number.to_le_bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+    }
+
+    /// What it is by now.
+    pub fn value(self) -> u64 {
+        self.0
+    }
 }
 
 /// Offset basis of 64-bit FNV-1a (Fowler, Noll and Vo).

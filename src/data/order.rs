@@ -9,9 +9,16 @@ const PURPOSE: u64 = 1;
 
 /// The order in which `epoch` visits rows `0..rows`: each exactly once.
 pub fn epoch_order(rows: usize, seed: u64, epoch: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..rows).collect();
-    Random::new(seed, &[PURPOSE, epoch as u64]).shuffle(&mut order);
+    let mut order = Vec::new();
+    refill(&mut order, rows, seed, epoch);
     order
+}
+
+/// [`epoch_order`] in a vector that is there already.
+pub fn refill(order: &mut Vec<usize>, rows: usize, seed: u64, epoch: usize) {
+    order.clear();
+    order.extend(0..rows);
+    Random::new(seed, &[PURPOSE, epoch as u64]).shuffle(order);
 }
 
 /// What becomes of the rows that do not fill the last step of an epoch.

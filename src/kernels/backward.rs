@@ -4,152 +4,22 @@ use crate::kernels::activation::activate_backward;
 use crate::kernels::attention;
 use crate::kernels::dropout::{Masks, Site, masked};
 use crate::kernels::gemm::{Add, Matrix, Product, multiply, multiply_many};
+use crate::kernels::gradients::Place;
+pub use crate::kernels::gradients::{LayerGradients, LinearGradient, NormGradient, Sinks};
 use crate::kernels::layer::{
     Activations, BLOCK, LayerShape, LayerWeights, Linear, Norm, Normalized, Pass, Rows, Saved, Tape, Workspace,
     attention_masks, grow, hidden_masks, mask_at, places as tokens, scaled_into,
 };
+use crate::kernels::lora::{self, AdapterSink};
 use crate::kernels::math::add_assign;
 use crate::kernels::norm::normalize_backward;
 use crate::kernels::rows::{Pieces, column_sums, for_blocks};
 use crate::kernels::storage::Element;
 
-/// Gradients of a linear map, in its layout.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LinearGradient<V = Vec<f32>> {
-    /// `[in, out]`.
-    pub weight: V,
-    /// `[out]`.
-    pub bias: V,
-}
-
-/// Gradients of a normalisation.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NormGradient<V = Vec<f32>> {
-    /// `[d]`.
-    pub gamma: V,
-    /// `[d]`.
-    pub beta: V,
-}
-
-/// Gradients of all parameters of a layer, held or borrowed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LayerGradients<V = Vec<f32>> {
-    /// `[d, d]`.
-    pub query: LinearGradient<V>,
-    /// `[d, d]`.
-    pub key: LinearGradient<V>,
-    /// `[d, d]`.
-    pub value: LinearGradient<V>,
-    /// `[d, d]`.
-    pub attention_output: LinearGradient<V>,
-    /// `[d]`.
-    pub attention_norm: NormGradient<V>,
-    /// `[d, f]`.
-    pub intermediate: LinearGradient<V>,
-    /// `[f, d]`.
-    pub output: LinearGradient<V>,
-    /// `[d]`.
-    pub output_norm: NormGradient<V>,
-}
-
-impl LayerGradients {
-    /// All zero.
-    pub fn zeros(shape: &LayerShape) -> Self {
-        let (d, f) = (shape.hidden, shape.intermediate);
-        let linear = |i: usize, o: usize| LinearGradient { weight: vec![0.0; i * o], bias: vec![0.0; o] };
-        let norm = || NormGradient { gamma: vec![0.0; d], beta: vec![0.0; d] };
-        LayerGradients {
-            query: linear(d, d),
-            key: linear(d, d),
-            value: linear(d, d),
-            attention_output: linear(d, d),
-            attention_norm: norm(),
-            intermediate: linear(d, f),
-            output: linear(f, d),
-            output_norm: norm(),
-        }
-    }
-
-    /// Every gradient, in the order of [`LayerWeights::slices`].
-    pub fn slices_mut(&mut self) -> [&mut [f32]; 16] {
-        let g = self;
-        [
-            &mut g.query.weight,
-            &mut g.query.bias,
-            &mut g.key.weight,
-            &mut g.key.bias,
-            &mut g.value.weight,
-            &mut g.value.bias,
-            &mut g.attention_output.weight,
-            &mut g.attention_output.bias,
-            &mut g.attention_norm.gamma,
-            &mut g.attention_norm.beta,
-            &mut g.intermediate.weight,
-            &mut g.intermediate.bias,
-            &mut g.output.weight,
-            &mut g.output.bias,
-            &mut g.output_norm.gamma,
-            &mut g.output_norm.beta,
-        ]
-    }
-}
-
-impl<'a> LayerGradients<&'a mut [f32]> {
-    /// Borrows places for gradients, in the order of [`LayerWeights::slices`].
-    pub fn borrow(places: [&'a mut [f32]; 16]) -> Self {
-        let [qw, qb, kw, kb, vw, vb, aw, ab, ag, ah, iw, ib, ow, ob, og, oh] = places;
-        LayerGradients {
-            query: LinearGradient { weight: qw, bias: qb },
-            key: LinearGradient { weight: kw, bias: kb },
-            value: LinearGradient { weight: vw, bias: vb },
-            attention_output: LinearGradient { weight: aw, bias: ab },
-            attention_norm: NormGradient { gamma: ag, beta: ah },
-            intermediate: LinearGradient { weight: iw, bias: ib },
-            output: LinearGradient { weight: ow, bias: ob },
-            output_norm: NormGradient { gamma: og, beta: oh },
-        }
-    }
-}
-
-type Places<'a> = LayerGradients<&'a mut [f32]>;
-
-impl<'a> LayerWeights<'a> {
-    /// Parameters in the order of [`LayerWeights::slices`].
-    pub fn from_slices(values: [&'a [f32]; 16]) -> Self {
-        let linear = |i: usize| Linear { weight: values[i], bias: values[i + 1] };
-        let norm = |i: usize| Norm { gamma: values[i], beta: values[i + 1] };
-        LayerWeights {
-            query: linear(0),
-            key: linear(2),
-            value: linear(4),
-            attention_output: linear(6),
-            attention_norm: norm(8),
-            intermediate: linear(10),
-            output: linear(12),
-            output_norm: norm(14),
-        }
-    }
-
-    /// Every parameter, in the order of [`LayerGradients::slices_mut`].
-    pub fn slices(&self) -> [&'a [f32]; 16] {
-        [
-            self.query.weight,
-            self.query.bias,
-            self.key.weight,
-            self.key.bias,
-            self.value.weight,
-            self.value.bias,
-            self.attention_output.weight,
-            self.attention_output.bias,
-            self.attention_norm.gamma,
-            self.attention_norm.beta,
-            self.intermediate.weight,
-            self.intermediate.bias,
-            self.output.weight,
-            self.output.bias,
-            self.output_norm.gamma,
-            self.output_norm.beta,
-        ]
+/// Adds what a trained parameter gets; nothing happens to others.
+fn add_to(place: &mut Place<'_>, sums: &[f32]) {
+    if let Some(place) = place {
+        add_assign(place, sums);
     }
 }
 
@@ -174,11 +44,30 @@ pub fn backward(
     gradient: &mut Vec<f32>,
     places: [&mut [f32]; 16],
 ) {
+    let own = LayerGradients::from_places(places.map(Some));
+    backward_into(work, shape, weights, pass, x, saved, gradient, Sinks { own, ..Sinks::default() });
+}
+
+/// As [`backward`], for the parameters that have a place in `sinks`.
+///
+/// # Panics
+/// As [`backward`].
+#[allow(clippy::too_many_arguments)]
+pub fn backward_into(
+    work: &mut Workspace,
+    shape: &LayerShape,
+    weights: &LayerWeights<'_>,
+    pass: &Pass<'_>,
+    x: &[f32],
+    saved: Saved,
+    gradient: &mut Vec<f32>,
+    mut sinks: Sinks<'_>,
+) {
     assert_eq!(x.len(), pass.rows.tokens() * shape.hidden, "the input is not [tokens, hidden]");
-    for (place, weight) in places.iter().zip(weights.slices()) {
-        assert_eq!(place.len(), weight.len(), "a gradient does not fit its parameter");
+    for (place, weight) in sinks.own.places().iter().zip(weights.slices()) {
+        assert!(place.is_none_or(|place| place == weight.len()), "a gradient does not fit its parameter");
     }
-    let gradients = &mut LayerGradients::borrow(places);
+    let gradients = &mut sinks;
     let offsets = pass.output_offsets();
     let outputs = tokens(Rows { offsets: &offsets, ids: pass.rows.ids });
     assert_eq!(outputs.len() * shape.hidden, gradient.len(), "the gradient does not fit the output");
@@ -206,13 +95,13 @@ impl Layer<'_> {
         x: &[f32],
         tape: Activations<T>,
         gradient: &mut Vec<f32>,
-        to: &mut Places<'_>,
+        to: &mut Sinks<'_>,
     ) {
         let Activations { q, k, v, context, log_sums, attention, inner, output } = tape;
-        self.norm(self.weights.output_norm, &output, gradient, &mut to.output_norm);
+        self.norm(self.weights.output_norm, &output, gradient, &mut to.own.output_norm);
         drop(output);
-        self.feed_forward(work, &attention.values, inner, gradient, to);
-        self.norm(self.weights.attention_norm, &attention, gradient, &mut to.attention_norm);
+        self.feed_forward(work, &attention.values, inner, gradient, &mut to.own);
+        self.norm(self.weights.attention_norm, &attention, gradient, &mut to.own.attention_norm);
         drop(attention);
         self.attention(work, x, [q, k, v], context, &log_sums, gradient, to);
     }
@@ -223,7 +112,7 @@ impl Layer<'_> {
         norm: Norm<'_>,
         normalized: &Normalized<T>,
         gradient: &mut [f32],
-        to: &mut NormGradient<&mut [f32]>,
+        to: &mut NormGradient<Place<'_>>,
     ) {
         let d = self.shape.hidden;
         let gradient = Pieces::new(gradient);
@@ -234,12 +123,12 @@ impl Layer<'_> {
                 normalize_backward(row, &normalized.values[t * d..][..d], normalized.rstd[t], norm.gamma, sums);
             }
         });
-        add_assign(to.gamma, &sums[..d]);
-        add_assign(to.beta, &sums[d..]);
+        add_to(&mut to.gamma, &sums[..d]);
+        add_to(&mut to.beta, &sums[d..]);
     }
 
     /// `to = gradient · mask` for tokens from `start` on; the sums of its columns are the bias's gradient.
-    fn mask(&self, masks: &Masks, start: usize, gradient: &[f32], to: &mut [f32], bias: &mut [f32]) {
+    fn mask(&self, masks: &Masks, start: usize, gradient: &[f32], to: &mut [f32], bias: &mut Place<'_>) {
         let d = self.shape.hidden;
         let to = Pieces::new(to);
         let sums = for_blocks(gradient.len() / d, d, |block, sums| {
@@ -250,7 +139,7 @@ impl Layer<'_> {
                 add_assign(sums, to);
             }
         });
-        add_assign(bias, &sums);
+        add_to(bias, &sums);
     }
 
     /// Through the feed-forward block: `gradient` (of the sum before the last normalisation) becomes the gradient of h.
@@ -260,7 +149,7 @@ impl Layer<'_> {
         h_normalized: &[T],
         mut inner: Vec<T>,
         gradient: &mut [f32],
-        to: &mut Places<'_>,
+        to: &mut LayerGradients<Place<'_>>,
     ) {
         let (d, f, tokens) = (self.shape.hidden, self.shape.intermediate, self.places.len());
         let masks = hidden_masks(self.pass, Site::Output);
@@ -271,22 +160,26 @@ impl Layer<'_> {
             let (rows, d_inner) = grow(&mut work.floats, n * (d + f)).split_at_mut(n * d);
             let gradient = &mut gradient[start * d..end * d];
             let inner = &mut inner[start * f..end * f];
-            self.mask(&masks, start, gradient, rows, to.output.bias);
+            self.mask(&masks, start, gradient, rows, &mut to.output.bias);
             let d_out = Matrix::new(&*rows, n, d);
             multiply(&mut work.pack, d_out, Matrix::new(down.weight, f, d).t(), d_inner, Add::Nothing);
-            self.activation(inner, d_inner, to.intermediate.bias);
+            self.activation(inner, d_inner, &mut to.intermediate.bias);
             let active = Matrix::new(&*inner, n, f);
-            multiply(&mut work.pack, active.t(), d_out, to.output.weight, Add::Existing);
-            // The masked gradient is done with: its place takes h.
-            scaled_into(&h_normalized[start * d..end * d], self.weights.attention_norm, rows);
+            if let Some(weight) = &mut to.output.weight {
+                multiply(&mut work.pack, active.t(), d_out, weight, Add::Existing);
+            }
             let d_inner = Matrix::new(&*d_inner, n, f);
-            multiply(&mut work.pack, Matrix::new(&*rows, n, d).t(), d_inner, to.intermediate.weight, Add::Existing);
+            if let Some(weight) = &mut to.intermediate.weight {
+                // The masked gradient is done with: its place takes h.
+                scaled_into(&h_normalized[start * d..end * d], self.weights.attention_norm, rows);
+                multiply(&mut work.pack, Matrix::new(&*rows, n, d).t(), d_inner, weight, Add::Existing);
+            }
             multiply(&mut work.pack, d_inner, Matrix::new(up.weight, d, f).t(), gradient, Add::Existing);
         }
     }
 
     /// Through the nonlinearity: `inner` becomes its output, `gradient` the gradient of its input.
-    fn activation<T: Element>(&self, inner: &mut [T], gradient: &mut [f32], bias: &mut [f32]) {
+    fn activation<T: Element>(&self, inner: &mut [T], gradient: &mut [f32], bias: &mut Place<'_>) {
         let f = self.shape.intermediate;
         let rows = gradient.len() / f;
         let (inner, gradient) = (Pieces::new(inner), Pieces::new(gradient));
@@ -297,7 +190,7 @@ impl Layer<'_> {
                 activate_backward(self.shape.activation, inner, gradient, sums);
             }
         });
-        add_assign(bias, &sums);
+        add_to(bias, &sums);
     }
 
     /// Through attention: `gradient` (of the sum before its normalisation) becomes the gradient of x.
@@ -310,7 +203,7 @@ impl Layer<'_> {
         context: Vec<T>,
         log_sums: &[f32],
         gradient: &mut Vec<f32>,
-        to: &mut Places<'_>,
+        to: &mut Sinks<'_>,
     ) {
         let (d, tokens) = (self.shape.hidden, self.places.len());
         let masks = hidden_masks(self.pass, Site::AttentionOutput);
@@ -319,12 +212,14 @@ impl Layer<'_> {
             let end = (start + BLOCK).min(tokens);
             let n = end - start;
             let d_out = grow(&mut work.floats, n * d);
-            self.mask(&masks, start, &gradient[start * d..end * d], d_out, to.attention_output.bias);
+            self.mask(&masks, start, &gradient[start * d..end * d], d_out, &mut to.own.attention_output.bias);
             let d_out = Matrix::new(&*d_out, n, d);
             let weight = Matrix::new(self.weights.attention_output.weight, d, d);
             multiply(&mut work.pack, d_out, weight.t(), &mut d_context[start * d..end * d], Add::Nothing);
-            let context = Matrix::new(&context[start * d..end * d], n, d);
-            multiply(&mut work.pack, context.t(), d_out, to.attention_output.weight, Add::Existing);
+            if let Some(to) = &mut to.own.attention_output.weight {
+                let context = Matrix::new(&context[start * d..end * d], n, d);
+                multiply(&mut work.pack, context.t(), d_out, to, Add::Existing);
+            }
         }
         attention::backward(
             &mut work.scratches,
@@ -338,20 +233,20 @@ impl Layer<'_> {
             d_context,
         );
         drop(context);
-        let w = self.weights;
+        let (w, own) = (self.weights, &mut to.own);
+        let mut query = Target { map: w.query, own: &mut own.query, adapter: to.query.as_mut() };
+        let mut key = Target { map: w.key, own: &mut own.key, adapter: None };
+        let mut value = Target { map: w.value, own: &mut own.value, adapter: to.value.as_mut() };
         match self.pass.gather(x, d) {
-            None => {
-                let maps = [w.query, w.key, w.value];
-                self.projections(work, x, [q, k, v], maps, gradient, [&mut to.query, &mut to.key, &mut to.value]);
-            }
+            None => self.projections(work, x, [q, k, v], gradient, [&mut query, &mut key, &mut value]),
             Some(chosen) => {
-                self.projections(work, &chosen, [q], [w.query], gradient, [&mut to.query]);
+                self.projections(work, &chosen, [q], gradient, [&mut query]);
                 let some = std::mem::replace(gradient, vec![0.0; x.len()]);
                 let firsts = self.pass.rows.offsets.windows(2).filter(|pair| pair[0] < pair[1]);
                 for (pair, some) in firsts.zip(some.chunks_exact(d)) {
                     gradient[pair[0] * d..][..d].copy_from_slice(some);
                 }
-                self.projections(work, x, [k, v], [w.key, w.value], gradient, [&mut to.key, &mut to.value]);
+                self.projections(work, x, [k, v], gradient, [&mut key, &mut value]);
             }
         }
     }
@@ -362,19 +257,32 @@ impl Layer<'_> {
         work: &mut Workspace,
         x: &[f32],
         d_qkv: [Vec<T>; N],
-        maps: [Linear<'_>; N],
         gradient: &mut [f32],
-        to: [&mut LinearGradient<&mut [f32]>; N],
+        to: [&mut Target<'_, '_>; N],
     ) {
         let d = self.shape.hidden;
         let tokens = x.len() / d;
         let mut products = Vec::with_capacity(N);
-        for ((part, map), to) in d_qkv.iter().zip(maps).zip(to) {
-            add_assign(to.bias, &column_sums(part, d));
+        for (part, to) in d_qkv.iter().zip(to) {
+            if let Some(bias) = &mut to.own.bias {
+                add_assign(bias, &column_sums(part, d));
+            }
+            if let Some(adapter) = &mut to.adapter {
+                lora::backward(work, x, part, adapter);
+            }
             let part = Matrix::new(part, tokens, d);
-            multiply(&mut work.pack, part, Matrix::new(map.weight, d, d).t(), gradient, Add::Existing);
-            products.push(Product { b: part, c: to.weight, stride: d, add: Add::Existing });
+            multiply(&mut work.pack, part, Matrix::new(to.map.weight, d, d).t(), gradient, Add::Existing);
+            if let Some(weight) = &mut to.own.weight {
+                products.push(Product { b: part, c: weight, stride: d, add: Add::Existing });
+            }
         }
         multiply_many(&mut work.pack, Matrix::new(x, tokens, d).t(), &mut products);
     }
+}
+
+/// A projection and where its gradients go.
+struct Target<'a, 'b> {
+    map: Linear<'a>,
+    own: &'a mut LinearGradient<Place<'b>>,
+    adapter: Option<&'a mut AdapterSink<'b>>,
 }

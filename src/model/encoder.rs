@@ -10,6 +10,7 @@ use burn::tensor::activation::{gelu, gelu_approximate, relu, softmax};
 use burn::tensor::module::linear;
 use burn::tensor::{Device, Tensor};
 
+use super::adapter::Adapter;
 use super::config::{Activation, ModelConfig};
 use super::pass::{Inputs, PaddingMask, Pass};
 
@@ -79,6 +80,10 @@ pub struct EncoderLayer {
     pub output: Linear,
     /// After the feed-forward block's residual.
     pub output_norm: LayerNorm,
+    /// Beside the query projection, where adapters are trained.
+    pub query_adapter: Option<Adapter>,
+    /// Beside the value projection.
+    pub value_adapter: Option<Adapter>,
 }
 
 impl EncoderLayer {
@@ -94,6 +99,8 @@ impl EncoderLayer {
             intermediate: dense(config, hidden, wide, device),
             output: dense(config, wide, hidden, device),
             output_norm: norm(config, device),
+            query_adapter: None,
+            value_adapter: None,
         }
     }
 
@@ -120,10 +127,16 @@ impl EncoderLayer {
     ) -> Tensor<3> {
         let [batch, length, hidden] = x.dims();
         let width = hidden / config.heads;
-        let split = |projection: &Linear| {
-            apply_linear(projection, x.clone(), pass).reshape([batch, length, config.heads, width]).swap_dims(1, 2)
+        let split = |projection: &Linear, adapter: &Option<Adapter>| {
+            let whole = apply_linear(projection, x.clone(), pass);
+            let whole = match adapter {
+                Some(adapter) => whole + adapter.forward(x.clone(), pass),
+                None => whole,
+            };
+            whole.reshape([batch, length, config.heads, width]).swap_dims(1, 2)
         };
-        let (query, key, value) = (split(&self.query), split(&self.key), split(&self.value));
+        let (query, value) = (split(&self.query, &self.query_adapter), split(&self.value, &self.value_adapter));
+        let key = split(&self.key, &None);
         // Scaling the query costs a tenth of scaling the scores.
         let scores = (query * (width as f64).powf(-0.5)).matmul(key.swap_dims(2, 3));
         let weights = pass.cast(softmax(mask.apply(pass.widen(scores)), 3));

@@ -1,12 +1,13 @@
 //! The encoder on Burn's CPU backend by the fused kernels: over packed tokens, without padding and without a tape.
 //!
-//! Parameters are read where Burn holds them. Whatever does not fit (another backend, an adapter, a missing bias) gives
+//! Parameters are read where Burn holds them. Whatever does not fit (another backend, a missing bias) gives
 //! `None`, and the caller takes the generic path.
 
 use burn::module::Param;
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::Tensor;
 
+use super::adapter::Adapter;
 use super::config::{Activation, ModelConfig};
 use super::encoder::{Embeddings, EncoderLayer};
 use super::pass::{Packed, Pass};
@@ -16,6 +17,7 @@ use crate::kernels::bridge::{self, Values};
 use crate::kernels::dropout::{Dropout, Masks, Site, fill_mask};
 use crate::kernels::embeddings::{self, Tables, Tokens};
 use crate::kernels::layer::{self, Keep, LayerShape, LayerWeights, Norm, Outputs, Rows, Storage, Workspace};
+use crate::kernels::lora;
 use crate::plan::Precision;
 
 /// In what a precision keeps activations. All arithmetic is in 32 bits.
@@ -47,9 +49,14 @@ pub fn dropout(config: &ModelConfig, seed: Option<u64>) -> Option<Dropout> {
     seed.map(|seed| Dropout { seed, hidden: config.hidden_dropout as f32, attention: config.attention_dropout as f32 })
 }
 
-/// Every parameter of a layer, in the order of [`LayerWeights::slices`].
+/// Every parameter of a layer.
 #[derive(Debug)]
-pub struct LayerParameters([Values; 16]);
+pub struct LayerParameters {
+    /// In the order of [`LayerWeights::slices`].
+    own: [Values; 16],
+    /// Beside the query and the value projection.
+    adapters: Option<[AdapterParameters; 2]>,
+}
 
 impl LayerParameters {
     /// Reads a layer's parameters.
@@ -62,12 +69,74 @@ impl LayerParameters {
             let next = if kind == Kinds::Matrix { matrices.next() } else { vectors.next() };
             all.push(next??);
         }
-        all.try_into().ok().map(LayerParameters)
+        let adapters = match (&layer.query_adapter, &layer.value_adapter) {
+            (Some(query), Some(value)) => Some([AdapterParameters::of(query)?, AdapterParameters::of(value)?]),
+            _ => None,
+        };
+        Some(LayerParameters { own: all.try_into().ok()?, adapters })
     }
 
+    /// The layer's own parameters, adapters apart.
+    pub fn own(&self) -> LayerWeights<'_> {
+        LayerWeights::from_slices(self.own.each_ref().map(Values::slice))
+    }
+
+    /// The adapters beside the query and the value projection.
+    pub fn adapters(&self) -> Option<[lora::Adapter<'_>; 2]> {
+        self.adapters.as_ref().map(|adapters| adapters.each_ref().map(AdapterParameters::adapter))
+    }
+
+    /// What the layer computes with: adapters are merged into matrices that live as long as this.
+    pub fn effective(&self, work: &mut Workspace) -> Effective<'_> {
+        let own = self.own();
+        let merged = self.adapters().map(|[query, value]| {
+            [lora::merged(work, own.query.weight, query), lora::merged(work, own.value.weight, value)]
+        });
+        Effective { own, merged }
+    }
+}
+
+/// The parameters that a layer computes with.
+#[derive(Debug)]
+pub struct Effective<'a> {
+    own: LayerWeights<'a>,
+    /// In the place of the query's and the value's matrix.
+    merged: Option<[Vec<f32>; 2]>,
+}
+
+impl Effective<'_> {
     /// Borrowed for the kernels.
     pub fn weights(&self) -> LayerWeights<'_> {
-        LayerWeights::from_slices(self.0.each_ref().map(Values::slice))
+        let mut weights = self.own;
+        if let Some([query, value]) = &self.merged {
+            weights.query.weight = query;
+            weights.value.weight = value;
+        }
+        weights
+    }
+}
+
+/// An adapter's matrices.
+#[derive(Debug)]
+struct AdapterParameters {
+    down: Values,
+    up: Values,
+    rank: usize,
+    scale: f32,
+}
+
+impl AdapterParameters {
+    fn of(adapter: &Adapter) -> Option<Self> {
+        Some(AdapterParameters {
+            down: Values::of_param(&adapter.down.weight)?,
+            up: Values::of_param(&adapter.up.weight)?,
+            rank: adapter.rank(),
+            scale: adapter.scale() as f32,
+        })
+    }
+
+    fn adapter(&self) -> lora::Adapter<'_> {
+        lora::Adapter { down: self.down.slice(), up: self.up.slice(), rank: self.rank, scale: self.scale }
     }
 }
 
@@ -222,7 +291,8 @@ pub fn evaluate(model: &Classifier, config: &ModelConfig, packed: &Packed, preci
         let outputs = outputs(number, model.layers.len());
         let storage = storage(precision);
         let pass = layer::Pass { rows: tokens.rows, layer: number, dropout: None, outputs, storage };
-        hidden = layer::forward(&mut work, &shape, &parameters.weights(), &pass, &hidden, Keep::Nothing).0;
+        let effective = parameters.effective(&mut work);
+        hidden = layer::forward(&mut work, &shape, &effective.weights(), &pass, &hidden, Keep::Nothing).0;
     }
     let first = bridge::tensor(hidden, [ids.len(), 1, config.hidden_size], &device);
     Some(head(&model.head, first, config, None, &ids))

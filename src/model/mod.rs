@@ -3,11 +3,13 @@
 //! * [`config`], [`presets`]: shapes, without tensors;
 //! * [`encoder`], [`head`]: the modules, cut into the segments that recomputation needs;
 //! * [`fused`]: the same arithmetic by fused kernels, on Burn's CPU backend;
+//! * [`adapter`]: low-rank adapters beside the projections;
 //! * [`pass`]: precision, dropout masks and padding of one forward pass;
 //! * [`source`]: presets and folders;
 //! * [`weights`]: tensor names and files, in and out;
 //! * [`views`]: parameters as bytes, without a second copy.
 
+pub mod adapter;
 pub mod checkpoint;
 pub mod config;
 pub mod encoder;

@@ -2,10 +2,14 @@
 //! holds them in order already. Saving a model under a memory cap must not need a second copy of it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
 
+use anyhow::Result;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
-use safetensors::{Dtype, View};
 
 use super::Classifier;
 use crate::kernels::bridge::Values;
@@ -37,6 +41,11 @@ impl TensorView {
         TensorView { shape, source }
     }
 
+    /// A tensor that is made when it is written: `read` gives its bytes, row-major.
+    pub fn read(shape: Vec<usize>, read: impl Fn() -> Vec<u8> + 'static) -> Self {
+        TensorView { shape, source: Source::Read(Box::new(read)) }
+    }
+
     /// 32-bit floats that were read from a device already.
     pub fn of_data(data: TensorData) -> Self {
         TensorView { shape: data.shape().to_vec(), source: Source::Copied(data) }
@@ -52,15 +61,7 @@ impl TensorView {
     }
 }
 
-impl View for TensorView {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
+impl TensorView {
     fn data(&self) -> Cow<'_, [u8]> {
         match &self.source {
             Source::Held(values) => Cow::Borrowed(values.bytes()),
@@ -72,6 +73,40 @@ impl View for TensorView {
     fn data_len(&self) -> usize {
         self.shape.iter().product::<usize>() * size_of::<f32>()
     }
+}
+
+/// Writes a safetensors file: tensors in this order, `notes` in its header. The library's own writer would do, but for a
+/// buffer of a megabyte, and a temporary file of a random name that stays where the process is killed.
+///
+/// The format is that of <https://huggingface.co/docs/safetensors>: the header's length (64 bits, little-endian), the
+/// header as JSON, the tensors' bytes.
+///
+/// # Errors
+/// If the file can't be written.
+pub fn write(path: &Path, tensors: &[(String, TensorView)], notes: &BTreeMap<String, String>) -> Result<()> {
+    let mut header = serde_json::Map::new();
+    if !notes.is_empty() {
+        header.insert("__metadata__".into(), serde_json::to_value(notes)?);
+    }
+    let mut end = 0;
+    for (name, view) in tensors {
+        let start = end;
+        end += view.data_len();
+        let info = serde_json::json!({"dtype": "F32", "shape": view.shape, "data_offsets": [start, end]});
+        header.insert(name.clone(), info);
+    }
+    let mut header = serde_json::to_vec(&header)?;
+    // Tensors begin at a multiple of eight bytes.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
+    drop(header);
+    for (_, view) in tensors {
+        file.write_all(&view.data())?;
+    }
+    file.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+    Ok(())
 }
 
 /// The dotted path of the parameter that a traversal stands at.

@@ -3,7 +3,7 @@
 //! A linear layer is stored `[outputs, inputs]` by PyTorch and `[inputs, outputs]` by Burn, so matrices of linear
 //! layers are transposed on the way; embeddings are not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,9 +11,10 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
 
 use super::Classifier;
+use super::adapter::Adapter;
 use super::checkpoint::{Checkpoint, Loaded};
 use super::config::{Family, ModelConfig};
-use super::views::{TensorView, Trail};
+use super::views::{self, TensorView, Trail};
 
 /// What loading found out besides the weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -219,21 +220,36 @@ fn transposed(tensor: Loaded) -> Loaded {
 }
 
 /// Writes `model.safetensors` as `transformers` names and lays out its tensors. Tensors are read from the device
-/// one at a time: no second copy of the model is held.
+/// one at a time: no second copy of the model is held. Adapters are merged into their projections on the way.
 ///
 /// # Errors
 /// If the file can't be written.
 pub fn save(model: &Classifier, config: &ModelConfig, file: &Path) -> Result<()> {
-    let mut views = Views { path: Trail::default(), family: config.family, found: vec![] };
+    let mut views = Views { path: Trail::default(), family: config.family, adapters: adapters(model), found: vec![] };
     model.visit(&mut views);
-    let metadata = [("format".to_string(), "pt".to_string())].into();
-    safetensors::serialize_to_file(views.found, Some(metadata), file)
-        .with_context(|| format!("can't write {}", file.display()))
+    let notes = [("format".to_string(), "pt".to_string())].into();
+    views::write(file, &views.found, &notes).with_context(|| format!("can't write {}", file.display()))
+}
+
+/// Adapters by the path of the matrix that they belong to.
+fn adapters(model: &Classifier) -> BTreeMap<String, Adapter> {
+    let named = model.layers.iter().enumerate().flat_map(|(number, layer)| {
+        [("query", &layer.query_adapter), ("value", &layer.value_adapter)]
+            .into_iter()
+            .filter_map(move |(name, adapter)| Some((format!("layers.{number}.{name}.weight"), adapter.clone()?)))
+    });
+    named.collect()
+}
+
+/// Whether the parameter at this path is an adapter's.
+fn is_adapters(path: &str) -> bool {
+    path.contains("_adapter.")
 }
 
 struct Views {
     path: Trail,
     family: Family,
+    adapters: BTreeMap<String, Adapter>,
     found: Vec<(String, TensorView)>,
 }
 
@@ -248,9 +264,21 @@ impl ModuleVisitor for Views {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let path = self.path.text();
-        let view = match is_linear_matrix(&path) {
-            true => TensorView::transposed(param.val()),
-            false => TensorView::of(param.val()),
+        if is_adapters(&path) {
+            return;
+        }
+        let view = match (self.adapters.remove(&path), is_linear_matrix(&path)) {
+            (Some(adapter), _) => {
+                // Only matrices have adapters: D is 2.
+                let value = param.val().without_autodiff();
+                let shape = value.dims().into_iter().rev().collect();
+                TensorView::read(shape, move || {
+                    let merged = value.clone() + adapter.product().reshape(value.dims());
+                    merged.transpose().into_data().bytes().to_vec()
+                })
+            }
+            (None, true) => TensorView::transposed(param.val()),
+            (None, false) => TensorView::of(param.val()),
         };
         self.found.push((hf_name(self.family, &path), view));
     }

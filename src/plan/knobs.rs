@@ -100,6 +100,10 @@ impl FromStr for OptimizerKind {
     }
 }
 
+/// α of low-rank adapters, whose product is scaled by `α / rank`. What most recipes for encoders take; `peft` itself
+/// starts from 8, so exports name it.
+pub const LORA_ALPHA: f64 = 16.0;
+
 /// One combination of knobs. The effective batch is not among them: it is the user's, and the search never changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Knobs {
@@ -115,7 +119,8 @@ pub struct Knobs {
     /// `Some(k)`: the embeddings and the lowest k encoder layers are not trained. `None`: everything is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_layers: Option<usize>,
-    /// `Some(rank)`: only low-rank adapters on the attention projections, and the head, are trained.
+    /// `Some(rank)`: only the head, and low-rank adapters on the query and value projections, are trained. With
+    /// [`Knobs::frozen_layers`] the lowest layers have no adapters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_rank: Option<usize>,
 }
@@ -136,6 +141,19 @@ impl Knobs {
     /// Forward/backward passes per optimizer step: `ceil(effective / micro)`.
     pub fn accumulation(&self, effective_batch: usize) -> usize {
         partition::accumulation(effective_batch, self.micro_batch)
+    }
+}
+
+impl Knobs {
+    /// The next combination that takes less memory for the same gradient: a smaller micro-batch, and at 1 sample a
+    /// quarter more of all `layers` recomputed. `None` where nothing is left.
+    pub fn lower(&self, effective_batch: usize, layers: usize) -> Option<Knobs> {
+        let sizes = partition::candidates(effective_batch);
+        if let Some(&micro_batch) = sizes.iter().find(|&&size| size < self.micro_batch) {
+            return Some(Knobs { micro_batch, ..*self });
+        }
+        let checkpoint_layers = (self.checkpoint_layers + layers.div_ceil(4)).min(layers);
+        (checkpoint_layers > self.checkpoint_layers).then_some(Knobs { checkpoint_layers, ..*self })
     }
 }
 

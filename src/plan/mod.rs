@@ -12,6 +12,6 @@ pub mod outcome;
 pub mod partition;
 pub mod size;
 
-pub use knobs::{Knobs, OptimizerKind, Precision};
+pub use knobs::{Knobs, LORA_ALPHA, OptimizerKind, Precision};
 pub use outcome::Outcome;
 pub use size::ByteSize;

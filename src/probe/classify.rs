@@ -139,6 +139,7 @@ fn reported(evidence: &Evidence, report: &Report) -> Verdict {
             ..Verdict::new(Outcome::Fit, format!("peak {}", ByteSize(measured.peak_bytes)))
         },
         Report::Trained(_) => Verdict::new(Outcome::Fit, "trained to the end"),
+        Report::Predicted(_) => Verdict::new(Outcome::Fit, "predicted to the end"),
         Report::OutOfMemory(record) => match oom_text::find(&record.text) {
             Some(found) if found.place == Place::Host => Verdict::refused(Outcome::HostOom, record.clone()),
             _ => Verdict::refused(Outcome::Oom, record.clone()),

@@ -269,7 +269,7 @@ fn this_executable() -> Result<OsString> {
 fn kind(job: &Job) -> Kind {
     let precision = match &job.task {
         Task::Probe(spec) => Some(spec.knobs.precision),
-        Task::Train(_) => None,
+        Task::Train(_) | Task::Predict(_) => None,
     };
     (job.device.clone(), precision)
 }

@@ -45,7 +45,7 @@ pub struct Job {
     pub task: Task,
 }
 
-/// The two things a worker can do with a model.
+/// What a worker can do with a model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
@@ -53,6 +53,8 @@ pub enum Task {
     Probe(ProbeSpec),
     /// Train to the end. The specification is the training room's own type, passed through as JSON.
     Train(serde_json::Value),
+    /// Predict every row of a file. The specification is the training room's own type, passed through as JSON.
+    Predict(serde_json::Value),
 }
 
 /// One trial to measure.
@@ -138,6 +140,8 @@ pub enum Report {
     },
     /// A training run ended well; the training room's summary passed through as JSON.
     Trained(serde_json::Value),
+    /// Every row was predicted; the training room's summary passed through as JSON.
+    Predicted(serde_json::Value),
 }
 
 /// What a probe measured. Bytes are counted above what the process held before the model was built.

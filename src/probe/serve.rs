@@ -10,6 +10,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, RawFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -45,6 +46,34 @@ pub fn serve(handler: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Report) -> Re
     });
     remember_panics();
     serve_on(io::stdin().lock(), File::from(output), handler)
+}
+
+/// Catches SIGTERM, and returns the flag that it raises: a worker that has something to save is given the driver's grace
+/// time for it. Without this call SIGTERM ends the process.
+///
+/// # Errors
+/// If the system refuses a handler.
+pub fn asked_to_stop() -> io::Result<&'static AtomicBool> {
+    extern "C" fn raise(_signal: libc::c_int) {
+        ASKED_TO_STOP.store(true, SeqCst);
+    }
+    ASKED_TO_STOP.store(false, SeqCst);
+    os::handle(libc::SIGTERM, raise)?;
+    Ok(&ASKED_TO_STOP)
+}
+
+/// Raised by SIGTERM once [`asked_to_stop`] was called.
+static ASKED_TO_STOP: AtomicBool = AtomicBool::new(false);
+
+/// What a caught panic says about the device's memory, if it is that which ran out: in its own words, or in those of the
+/// panics in other threads that led to it.
+pub fn refusal(payload: &(dyn Any + Send)) -> Option<String> {
+    let mut texts: Vec<String> = vec![payload_text(payload)];
+    texts.extend(panics().iter().cloned());
+    let found = oom_text::find(&texts.join("\n")).filter(|found| found.place == Place::Device)?;
+    // It was dealt with: the next panic is judged by its own words.
+    panics().clear();
+    Some(found.line)
 }
 
 /// The descriptor for the allocator's records: the one that the driver opened, or standard error where it did not get

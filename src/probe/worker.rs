@@ -192,7 +192,12 @@ impl Worker {
         if !self.has_ended() && !grace.is_zero() {
             os::signal_group(self.group, libc::SIGTERM);
             os::signal_group(self.group, libc::SIGCONT);
-            self.linger(grace, None, heard, listener);
+            let until = Instant::now() + grace;
+            // Its last words are all that it is given time for: who has said them would only wait for another job.
+            while heard.report.is_none() && !self.has_ended() && Instant::now() < until {
+                self.listen(heard, listener);
+                self.wait(false, SHORT_TICK);
+            }
         }
         self.stdin = None;
         os::signal_group(self.group, libc::SIGKILL);

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
-use crate::plan::{ByteSize, OptimizerKind, Precision};
+use crate::plan::{ByteSize, LORA_ALPHA, OptimizerKind, Precision};
 use crate::study::best::{Best, Config};
 use crate::study::suggest;
 
@@ -141,7 +141,8 @@ fn notes(best: &Best, target: Target) -> Vec<String> {
     }
     if let (Some(rank), true) = (config.lora_rank, target != Target::Axolotl) {
         notes.push(format!(
-            "Wrap the model with peft's LoraConfig(r={rank}, task_type=\"SEQ_CLS\") on the attention projections."
+            "Wrap the model with peft's LoraConfig(r={rank}, lora_alpha={LORA_ALPHA}, task_type=\"SEQ_CLS\"), which adapts \
+             the query and value projections; autofit trains the whole head (modules_to_save)."
         ));
     }
     notes.extend(optimizer_note(config.optimizer, target).map(String::from));
@@ -287,7 +288,7 @@ fn axolotl(best: &Best) -> String {
         hf_optimizer(config.optimizer)
     );
     if let Some(rank) = config.lora_rank {
-        let _ = write!(out, "adapter: lora\nlora_r: {rank}\n");
+        let _ = write!(out, "adapter: lora\nlora_r: {rank}\nlora_alpha: {LORA_ALPHA}\n");
     }
     out
 }

@@ -2,7 +2,7 @@
 //!
 //! * [`terminal`]: the table of trials and the answer, as text.
 //! * [`sheet`]: a study's files, read for a report; [`svg`], [`plots`]: drawings; [`html`]: the page.
-//! * [`export`]: the answer in the words of other tools; [`outlook`]: what fits, by estimate.
+//! * [`export`]: the answer in the words of other tools; [`outlook`]: what fits, by estimate; [`tensorboard`]: event files.
 
 pub mod export;
 pub mod html;
@@ -10,4 +10,5 @@ pub mod outlook;
 pub mod plots;
 pub mod sheet;
 pub mod svg;
+pub mod tensorboard;
 pub mod terminal;

@@ -71,7 +71,9 @@ impl SizeHint {
     pub fn trained_parameters(&self, branch: Branch) -> f64 {
         let (all, h, layers) = (self.parameters as f64, self.hidden as f64, self.layers as f64);
         if let Some(rank) = branch.lora_rank {
-            return layers * 4.0 * 2.0 * h * rank as f64 + h * h;
+            let adapted = layers - branch.frozen_layers.unwrap_or(0) as f64;
+            // Two matrices beside each of two projections, and the head.
+            return adapted * 2.0 * 2.0 * h * rank as f64 + h * h;
         }
         match branch.frozen_layers {
             None => all,

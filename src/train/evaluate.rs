@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::batch::MicroBatch;
@@ -10,6 +10,7 @@ use super::metrics;
 use super::step::Learner;
 use crate::data::batch::PadTo;
 use crate::data::corpus::{Corpus, Targets};
+use crate::data::tokenize::Encoded;
 use crate::model::pass::{Inputs, Pass};
 use crate::model::{Classifier, ModelConfig};
 use crate::plan::Precision;
@@ -28,6 +29,9 @@ pub struct Scores {
     pub loss: f64,
     /// What the targets allow to be said.
     pub quality: Quality,
+    /// Names of the classes by index; one name for a regression.
+    #[serde(default)]
+    pub labels: Vec<String>,
 }
 
 /// Quality by kind of target.
@@ -50,33 +54,71 @@ impl Scores {
     }
 }
 
-/// Scores a model on rows, `batch` at a time. Rows of similar length go together, so that little is padded.
+/// Buffers that evaluation needs for every row that it scores. They live on the host, and a run makes them before memory
+/// is counted: their size is the data's, not the configuration's.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    by_length: Vec<usize>,
+    outputs: Vec<f32>,
+}
+
+impl Scratch {
+    /// For so many rows and outputs of the head.
+    pub fn new(rows: usize, width: usize) -> Self {
+        Scratch { by_length: Vec::with_capacity(rows), outputs: vec![0.0; rows * width] }
+    }
+}
+
+/// Logits of rows, `[rows, classes]` row-major, computed `batch` rows at a time. Rows of similar length go together,
+/// so that little is padded.
 ///
 /// # Errors
 /// If a row does not fit the model.
-pub fn score(learner: &Learner, corpus: &Corpus, batch: usize) -> Result<Scores> {
-    let mut by_length: Vec<usize> = (0..corpus.len()).collect();
-    by_length.sort_by_key(|&row| corpus.rows[row].ids.len());
-    let width = learner.config.num_labels();
-    let mut outputs = vec![0f32; corpus.len() * width];
-    for rows in by_length.chunks(batch.max(1)) {
-        let encoded: Vec<_> = rows.iter().map(|&row| &corpus.rows[row]).collect();
-        let targets = corpus.targets.select(rows);
-        let micro = MicroBatch::new(&encoded, targets, PadTo::Longest, &learner.config, learner.device())?;
-        let logits = logits(learner.model(), &learner.config, &micro.inputs, learner.settings.knobs.precision);
-        let values: Vec<f32> = logits.into_data().iter::<f32>().collect();
-        for (&row, values) in rows.iter().zip(values.chunks_exact(width)) {
+pub fn outputs<'a>(
+    model: &Classifier,
+    config: &ModelConfig,
+    device: &Device,
+    rows: &[Encoded],
+    batch: usize,
+    precision: Precision,
+    scratch: &'a mut Scratch,
+) -> Result<&'a [f32]> {
+    let Scratch { by_length, outputs } = scratch;
+    by_length.clear();
+    by_length.extend(0..rows.len());
+    // Unstable: a stable sort would take a buffer of its own.
+    by_length.sort_unstable_by_key(|&row| (rows[row].ids.len(), row));
+    let width = config.num_labels();
+    outputs.resize(rows.len() * width, 0.0);
+    for numbers in by_length.chunks(batch.max(1)) {
+        let encoded: Vec<_> = numbers.iter().map(|&row| &rows[row]).collect();
+        // Nothing is held against these targets.
+        let targets = Targets::Values(vec![0.0; numbers.len()]);
+        let micro = MicroBatch::new(&encoded, targets, PadTo::Longest, config, device)?;
+        let values: Vec<f32> = logits(model, config, &micro.inputs, precision).into_data().iter::<f32>().collect();
+        for (&row, values) in numbers.iter().zip(values.chunks_exact(width)) {
             outputs[row * width..][..width].copy_from_slice(values);
         }
     }
+    Ok(outputs)
+}
+
+/// Scores a model on rows, `batch` at a time.
+///
+/// # Errors
+/// If a row does not fit the model.
+pub fn score(learner: &Learner, corpus: &Corpus, batch: usize, scratch: &mut Scratch) -> Result<Scores> {
+    let (config, precision) = (&learner.config, learner.settings.knobs.precision);
+    let outputs = outputs(learner.model(), config, learner.device(), &corpus.rows, batch, precision, scratch)?;
+    let (rows, labels) = (corpus.len(), config.labels.clone());
     Ok(match &corpus.targets {
         Targets::Classes(classes) => {
-            let (loss, quality) = metrics::classification(&outputs, width, classes);
-            Scores { rows: corpus.len(), loss, quality: Quality::Classification(quality) }
+            let (loss, quality) = metrics::classification(outputs, config.num_labels(), classes);
+            Scores { rows, loss, quality: Quality::Classification(quality), labels }
         }
         Targets::Values(values) => {
-            let (loss, quality) = metrics::regression(&outputs, values);
-            Scores { rows: corpus.len(), loss, quality: Quality::Regression(quality) }
+            let (loss, quality) = metrics::regression(outputs, values);
+            Scores { rows, loss, quality: Quality::Regression(quality), labels }
         }
     })
 }

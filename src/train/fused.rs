@@ -14,10 +14,12 @@ use super::batch::MicroBatch;
 use super::gradients::GradientSum;
 use super::objective::Objective;
 use super::recompute::Run;
-use crate::kernels::backward::{NormGradient, backward};
+use crate::kernels::backward::{LayerGradients, NormGradient, Sinks, backward_into};
 use crate::kernels::bridge::{self, Values, ValuesMut};
 use crate::kernels::embeddings;
 use crate::kernels::layer::{self, Keep, Pass, Saved, Workspace};
+use crate::kernels::lora::{self, AdapterSink};
+use crate::model::adapter::Adapter;
 use crate::model::encoder::EncoderLayer;
 use crate::model::fused::{self, EmbeddingParameters, Kinds, LayerParameters, ORDER};
 use crate::model::{Classifier, ModelConfig};
@@ -72,7 +74,8 @@ impl Step<'_> {
         let rows = fused::tokens(&self.batch.inputs.packed, &self.rows).rows;
         let pass = self.pass(number, rows);
         let shape = fused::shape(self.config);
-        layer::forward(self.work, &shape, &self.layers[number].weights(), &pass, x, keep)
+        let effective = self.layers[number].effective(self.work);
+        layer::forward(self.work, &shape, &effective.weights(), &pass, x, keep)
     }
 
     fn pass<'a>(&self, number: usize, rows: layer::Rows<'a>) -> Pass<'a> {
@@ -130,7 +133,7 @@ impl Step<'_> {
         for number in (self.run.first_trained()..self.layers.len()).rev() {
             let Some(saved) = kept.pop() else { unreachable!("every trained layer left something") };
             let input = match kept.last() {
-                Some(below) => below.output(self.layers[number - 1].weights().output_norm),
+                Some(below) => below.output(self.layers[number - 1].own().output_norm),
                 None => self.embed(),
             };
             let tape = if saved.is_tape() {
@@ -144,13 +147,14 @@ impl Step<'_> {
             };
             let rows = fused::tokens(&self.batch.inputs.packed, &self.rows).rows;
             let pass = self.pass(number, rows);
-            let (shape, weights) = (fused::shape(self.config), self.layers[number].weights());
+            let (shape, parameters) = (fused::shape(self.config), &self.layers[number]);
+            let effective = parameters.effective(self.work);
             let mut places = Places::open(&self.model.layers[number], sum);
-            let slices = places.0.each_mut().map(ValuesMut::slice_mut);
-            backward(self.work, &shape, &weights, &pass, &input, tape, &mut upstream, slices);
+            let sinks = places.sinks(parameters.adapters());
+            backward_into(self.work, &shape, &effective.weights(), &pass, &input, tape, &mut upstream, sinks);
             places.close(&self.model.layers[number], sum);
         }
-        if self.run.frozen_layers.is_none() {
+        if self.run.trains_embeddings() {
             self.embeddings_backward(upstream, sum);
         }
     }
@@ -184,29 +188,70 @@ impl Run {
     }
 }
 
-/// The gradients of a layer's parameters so far, taken out of the sum to be added to.
-struct Places([ValuesMut; 16]);
+/// The gradients of a layer's trained parameters so far, taken out of the sum to be added to.
+enum Places {
+    /// Of all parameters, in the order of the kernels.
+    Whole(Box<[ValuesMut; 16]>),
+    /// Of A and B beside the query, and beside the value.
+    Adapters(Box<[[ValuesMut; 2]; 2]>),
+}
 
 impl Places {
     fn open(layer: &EncoderLayer, sum: &mut GradientSum) -> Self {
+        if let Some(adapters) = adapters(layer) {
+            return Places::Adapters(Box::new(adapters.map(|a| [sum.open(&a.down.weight), sum.open(&a.up.weight)])));
+        }
         let (matrices, vectors) = parameters(layer);
         let (mut matrices, mut vectors) = (matrices.into_iter(), vectors.into_iter());
-        Places(ORDER.map(|kind| match kind {
+        Places::Whole(Box::new(ORDER.map(|kind| match kind {
             Kinds::Matrix => sum.open(next(&mut matrices)),
             Kinds::Vector => sum.open(next(&mut vectors)),
-        }))
+        })))
+    }
+
+    /// Borrowed for the kernels; `values` are the adapters' own.
+    fn sinks<'a>(&'a mut self, values: Option<[lora::Adapter<'a>; 2]>) -> Sinks<'a> {
+        match (self, values) {
+            (Places::Adapters(places), Some(values)) => {
+                let [query, value] = places.as_mut();
+                let sink = |adapter: lora::Adapter<'a>, [down, up]: &'a mut [ValuesMut; 2]| {
+                    Some(AdapterSink { adapter, down: down.slice_mut(), up: up.slice_mut() })
+                };
+                Sinks { own: LayerGradients::default(), query: sink(values[0], query), value: sink(values[1], value) }
+            }
+            (Places::Whole(places), _) => {
+                let places = places.each_mut().map(|place| Some(place.slice_mut()));
+                Sinks { own: LayerGradients::from_places(places), ..Sinks::default() }
+            }
+            (Places::Adapters(_), None) => unreachable!("a layer's adapters were read with its parameters"),
+        }
     }
 
     fn close(self, layer: &EncoderLayer, sum: &mut GradientSum) {
+        let places = match self {
+            Places::Whole(places) => places,
+            Places::Adapters(places) => {
+                for (adapter, [down, up]) in adapters(layer).into_iter().flatten().zip(*places) {
+                    sum.close(&adapter.down.weight, down);
+                    sum.close(&adapter.up.weight, up);
+                }
+                return;
+            }
+        };
         let (matrices, vectors) = parameters(layer);
         let (mut matrices, mut vectors) = (matrices.into_iter(), vectors.into_iter());
-        for (kind, values) in ORDER.into_iter().zip(self.0) {
+        for (kind, values) in ORDER.into_iter().zip(*places) {
             match kind {
                 Kinds::Matrix => sum.close(next(&mut matrices), values),
                 Kinds::Vector => sum.close(next(&mut vectors), values),
             }
         }
     }
+}
+
+/// The adapters beside the query and the value projection.
+fn adapters(layer: &EncoderLayer) -> Option<[&Adapter; 2]> {
+    Some([layer.query_adapter.as_ref()?, layer.value_adapter.as_ref()?])
 }
 
 fn parameters(layer: &EncoderLayer) -> ([&Param<Tensor<2>>; 6], [&Param<Tensor<1>>; 10]) {

@@ -11,6 +11,15 @@ pub struct Classification {
     pub macro_f1: f64,
     /// F1 of every class; 0 for one that is never predicted rightly.
     pub f1: Vec<f64>,
+    /// Share of the rows predicted as a class that are of it; 0 for one that is never predicted.
+    #[serde(default)]
+    pub precision: Vec<f64>,
+    /// Share of the rows of a class that are predicted as it; 0 for one that has none.
+    #[serde(default)]
+    pub recall: Vec<f64>,
+    /// Rows of each class.
+    #[serde(default)]
+    pub support: Vec<usize>,
     /// `confusion[target][prediction]`: rows. Left empty above 100 classes.
     pub confusion: Vec<Vec<usize>>,
 }
@@ -46,10 +55,23 @@ pub fn classification(logits: &[f32], width: usize, classes: &[usize]) -> (f64, 
         }
     }
     let rows = classes.len().max(1) as f64;
-    let f1: Vec<f64> = counts.iter().map(Counts::f1).collect();
     let seen: Vec<f64> = counts.iter().filter(|c| c.targets + c.predictions > 0).map(Counts::f1).collect();
     let macro_f1 = seen.iter().sum::<f64>() / seen.len().max(1) as f64;
-    (loss / rows, Classification { accuracy: right as f64 / rows, macro_f1, f1, confusion })
+    let quality = Classification {
+        accuracy: right as f64 / rows,
+        macro_f1,
+        f1: counts.iter().map(Counts::f1).collect(),
+        precision: counts.iter().map(|c| share(c.right, c.predictions)).collect(),
+        recall: counts.iter().map(|c| share(c.right, c.targets)).collect(),
+        support: counts.iter().map(|c| c.targets).collect(),
+        confusion,
+    };
+    (loss / rows, quality)
+}
+
+/// `part / whole`; 0 of nothing, as scikit-learn's `zero_division=0`.
+fn share(part: usize, whole: usize) -> f64 {
+    part as f64 / whole.max(1) as f64
 }
 
 #[derive(Clone, Default)]
@@ -61,7 +83,7 @@ struct Counts {
 
 impl Counts {
     fn f1(&self) -> f64 {
-        2.0 * self.right as f64 / (self.targets + self.predictions).max(1) as f64
+        share(2 * self.right, self.targets + self.predictions)
     }
 }
 
@@ -108,6 +130,8 @@ mod tests {
         assert_eq!(scores.accuracy, 0.5);
         assert!((scores.f1[0] - 2.0 / 3.0).abs() < 1e-12 && scores.f1[1] == 0.5 && scores.f1[2] == 0.0);
         assert!((scores.macro_f1 - (2.0 / 3.0 + 0.5) / 3.0).abs() < 1e-12);
+        assert_eq!((&scores.precision[..], &scores.recall[..]), (&[1.0, 1.0 / 3.0, 0.0][..], &[0.5, 1.0, 0.0][..]));
+        assert_eq!(scores.support, [2, 1, 1]);
         assert_eq!(scores.confusion, [[1, 1, 0], [0, 1, 0], [0, 1, 0]]);
         let right = (2f64.exp() + 2.0).ln() - 2.0;
         assert!((loss - (2.0 * right + 2.0 * (right + 2.0)) / 4.0).abs() < 1e-12);

@@ -8,13 +8,17 @@
 pub mod batch;
 pub mod cutting;
 pub mod evaluate;
+pub mod events;
 mod fused;
 pub mod gradients;
 pub mod metrics;
 pub mod objective;
 pub mod optimizer;
+pub mod predict;
+pub mod prepare;
 pub mod recompute;
 pub mod restore;
+pub mod resume;
 pub mod save;
 pub mod schedule;
 pub mod snapshot;

@@ -26,6 +26,8 @@ pub struct Run {
     pub checkpoint_layers: usize,
     /// `Some(k)`: the embeddings and the lowest k layers are not trained.
     pub frozen_layers: Option<usize>,
+    /// `Some(rank)`: of the encoder, only adapters are trained.
+    pub lora_rank: Option<usize>,
     /// Seed of the optimizer step's dropout masks; `None` switches dropout off.
     pub dropout: Option<u64>,
     /// Number of the micro-batch in its optimizer step.
@@ -40,6 +42,10 @@ const EMBEDDINGS: usize = 0;
 impl Run {
     fn pass(&self, segment: usize) -> Pass {
         Pass { precision: self.precision, dropout: self.dropout.map(|seed| mix(mix(seed, self.micro), segment as u64)) }
+    }
+
+    pub(super) fn trains_embeddings(&self) -> bool {
+        self.frozen_layers.is_none() && self.lora_rank.is_none()
     }
 
     /// Layers below this one are not trained.
@@ -102,7 +108,7 @@ pub fn forward_backward(
         };
         upstream = taped.backward(upstream, layer, sum);
     }
-    if run.frozen_layers.is_none() {
+    if run.trains_embeddings() {
         embeddings(model, config, batch, run, upstream, sum);
     }
     loss

@@ -65,7 +65,8 @@ impl<S> ModuleMapper for Restorer<'_, S> {
             return param;
         }
         match self.one(&param) {
-            Ok(value) => Param::initialized(param.id, value.require_grad()),
+            // What was frozen stays so.
+            Ok(value) => Param::initialized(param.id, value.set_require_grad(param.val().is_require_grad())),
             Err(error) => {
                 self.error = Some(error);
                 param

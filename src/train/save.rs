@@ -24,7 +24,7 @@ const TOKENIZER_FILES: [&str; 7] = [
 ///
 /// # Errors
 /// If the folder can't be written.
-pub fn folder(model: &Classifier, config: &ModelConfig, files: &ModelFiles, output: &Path) -> Result<()> {
+pub fn folder(weights: Weights<'_>, config: &ModelConfig, files: &ModelFiles, output: &Path) -> Result<()> {
     fs::create_dir_all(output).with_context(|| format!("can't create {}", output.display()))?;
     if let Some(source) = &files.folder {
         for name in TOKENIZER_FILES {
@@ -36,15 +36,34 @@ pub fn folder(model: &Classifier, config: &ModelConfig, files: &ModelFiles, outp
     }
     let json = serde_json::to_string_pretty(&config.to_json(files.original.as_ref()))?;
     in_place(&output.join("config.json"), |path| fs::write(path, json + "\n").map_err(Into::into))?;
-    in_place(&output.join("model.safetensors"), |path| weights::save(model, config, path))
+    let place = output.join("model.safetensors");
+    match weights {
+        Weights::Of(model) => self::weights(model, config, &place),
+        Weights::File(file) => fs::rename(file, &place).with_context(|| format!("can't write {}", place.display())),
+    }
 }
 
-/// Writes beside `path`, syncs, and renames.
+/// Where a folder's weights come from.
+pub enum Weights<'a> {
+    /// A model in memory.
+    Of(&'a Classifier),
+    /// A file that [`weights()`] wrote on the same file system; it is moved.
+    File(&'a Path),
+}
+
+/// Writes a model's weights as Hugging Face names them: whole or not at all.
+///
+/// # Errors
+/// If the file can't be written.
+pub fn weights(model: &Classifier, config: &ModelConfig, path: &Path) -> Result<()> {
+    in_place(path, |path| weights::save(model, config, path))
+}
+
+/// Writes beside `path`, and renames what was written (and synced, where it matters).
 fn in_place(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let beside = path.with_extension("partial");
     let whole = || -> Result<()> {
         write(&beside)?;
-        fs::File::open(&beside)?.sync_all()?;
         fs::rename(&beside, path)?;
         Ok(())
     };

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::optimizer::state::{Exported, Imported};
 use crate::model::checkpoint::Checkpoint;
-use crate::model::views::TensorView;
+use crate::model::views::{self, TensorView};
 
 /// Version of the layout; others are refused.
 const VERSION: u32 = 1;
@@ -110,8 +110,7 @@ impl Snapshots {
             tensors.push((format!("model.{path}"), value));
         }
         let header = serde_json::to_string(&Header { version: VERSION, counters, state })?;
-        safetensors::serialize_to_file(tensors, Some([(KEY.to_string(), header)].into()), beside)?;
-        File::open(beside)?.sync_all()?;
+        views::write(beside, &tensors, &[(KEY.to_string(), header)].into())?;
         let checksum = checksum(beside)?;
         let path = self.folder.join(format!("step-{step:08}-{checksum:08x}.safetensors"));
         fs::rename(beside, &path)?;
@@ -235,7 +234,7 @@ impl<S> Opened<S> {
 fn checksum(path: &Path) -> Result<u32> {
     let mut file = File::open(path)?;
     let mut hasher = crc32fast::Hasher::new();
-    let mut piece = vec![0u8; 1 << 16];
+    let mut piece = [0u8; 1 << 13];
     loop {
         match file.read(&mut piece)? {
             0 => return Ok(hasher.finalize()),

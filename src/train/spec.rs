@@ -31,6 +31,65 @@ pub struct TrainSpec {
     pub seed: u64,
     /// Where the model goes.
     pub output: PathBuf,
+    /// When snapshots are written.
+    pub saving: Saving,
+    /// Which model is kept in the end.
+    pub selection: Selection,
+    /// Where to begin.
+    pub start: Start,
+}
+
+/// When snapshots are written, beside the end of a run that is asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saving {
+    /// How often.
+    pub every: Every,
+    /// How many of them are kept.
+    pub keep: usize,
+}
+
+impl Default for Saving {
+    /// Work of a few minutes is what a person can stand to lose.
+    fn default() -> Self {
+        Saving { every: Every::Minutes(5.0), keep: 2 }
+    }
+}
+
+/// How often something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Every {
+    /// After so many optimizer steps.
+    Steps(usize),
+    /// After so many minutes, at the end of a step.
+    Minutes(f64),
+    /// Never.
+    Never,
+}
+
+/// Which model is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selection {
+    /// The one after the last step.
+    #[default]
+    Last,
+    /// The one with the best score on the held-out rows.
+    Best {
+        /// End the run after so many evaluations without a better score.
+        patience: Option<usize>,
+    },
+}
+
+/// Where a run begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// At the pretrained model; older snapshots are removed.
+    #[default]
+    Fresh,
+    /// At the newest whole snapshot; at the pretrained model if there is none.
+    Resume,
 }
 
 /// Where rows come from.

@@ -24,6 +24,10 @@ pub enum Engine {
     Fused,
     /// Burn's tape everywhere: what the kernels are checked against.
     Tape,
+    /// The same on a device that refuses micro-batches of more tokens than this, half-way through, as accelerators do:
+    /// by a panic.
+    #[cfg(test)]
+    Refusing(usize),
 }
 
 /// What a training step is told once.
@@ -102,8 +106,16 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Takes a model on a device with autodiff.
+    /// Takes a model on a device with autodiff, and gives it adapters if the knobs ask for them.
     pub fn new(model: Classifier, config: ModelConfig, settings: StepSettings, device: Device) -> Self {
+        let Knobs { lora_rank, frozen_layers, .. } = settings.knobs;
+        let model = match lora_rank {
+            Some(rank) => {
+                let seed = mix(settings.dropout_seed.unwrap_or(0), ADAPTER_SEED);
+                model.with_adapters(rank, frozen_layers.unwrap_or(0), seed)
+            }
+            None => model,
+        };
         Learner {
             model: Some(model),
             config,
@@ -147,6 +159,7 @@ impl Learner {
             precision: self.settings.knobs.precision,
             checkpoint_layers: self.settings.knobs.checkpoint_layers,
             frozen_layers: self.settings.knobs.frozen_layers,
+            lora_rank: self.settings.knobs.lora_rank,
             dropout: self.settings.dropout_seed.map(|seed| mix(seed, self.step)),
             micro: self.micro,
             first_row: self.rows,
@@ -159,11 +172,15 @@ impl Learner {
             Engine::Fused => {
                 fused::forward_backward(model, config, batch, objective, scale, &run, &mut work, &mut gradients)
             }
-            Engine::Tape => None,
+            _ => None,
         };
         let loss = loss.unwrap_or_else(|| {
             recompute::forward_backward(model, config, batch, objective, scale, &run, &mut gradients)
         });
+        #[cfg(test)]
+        if let Engine::Refusing(tokens) = self.settings.engine {
+            assert!(batch.inputs.packed.ids.len() <= tokens, "out of device memory allocating 4096 bytes");
+        }
         self.gradients = gradients;
         self.work = work;
         let loss = loss * (1.0 / total);
@@ -246,6 +263,9 @@ impl Learner {
         Ok(())
     }
 }
+
+/// Sets the seed of adapters apart from that of dropout masks.
+const ADAPTER_SEED: u64 = 0x6c6f_7261;
 
 /// The seed of dropout masks, apart from the other uses of a run's seed.
 pub fn dropout_seed(seed: u64) -> u64 {

@@ -1,184 +1,397 @@
-//! A whole run: epochs of steps, evaluation, and a saved model at the end.
+//! A whole run: epochs of steps, evaluation, snapshots, and a saved model at the end.
 
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
 
 use super::batch::MicroBatch;
-use super::evaluate::{self, Scores};
+use super::evaluate;
+pub use super::events::{Ending, Event, Summary};
 use super::objective::Objective;
 use super::optimizer::OptimizerSettings;
+pub use super::prepare::{Prepared, prepare};
+use super::resume::{self, Best, Clock, State};
 use super::schedule::Schedule;
-use super::spec::{DataSpec, Duration, Evaluation, Hyper, TrainSpec};
+use super::snapshot::Snapshots;
+use super::spec::{Duration, Every, Hyper, Selection, Start, TrainSpec};
 use super::step::{Learner, StepSettings};
 use super::{cutting, save, step};
-use crate::data::corpus::{Corpus, LabelSource, Targets};
+use crate::data::batch::PadTo;
+use crate::data::corpus::{Corpus, Targets};
 use crate::data::order::{self, LastStep};
-use crate::data::source::{Columns, LabelKind};
-use crate::data::tokenize::Tokenizer;
-use crate::data::{batch::PadTo, split};
-use crate::model::ModelConfig;
+use crate::model::Classifier;
 use crate::model::source::ModelFiles;
+use crate::plan::Knobs;
 
-/// What a run reports while it goes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// Something a person should know.
-    Note(String),
-    /// Data and model are ready.
-    Started {
-        /// Rows trained on.
-        train_rows: usize,
-        /// Rows held out.
-        evaluation_rows: usize,
-        /// Optimizer steps to do.
-        total_steps: usize,
-    },
-    /// An optimizer step was done.
-    Step {
-        /// Steps done.
-        step: usize,
-        /// Mean loss over the step's rows.
-        loss: f64,
-        /// Learning rate of the step.
-        rate: f64,
-        /// Gradient norm before clipping.
-        gradient_norm: f64,
-        /// Seconds that the step took.
-        seconds: f64,
-        /// Rows in the step.
-        rows: usize,
-    },
-    /// The held-out rows were scored.
-    Evaluated {
-        /// Steps done.
-        step: usize,
-        /// How well.
-        scores: Scores,
-    },
+/// The snapshots' folder inside the output folder.
+pub const SNAPSHOTS: &str = "snapshots";
+
+/// What a run needs of the process that it runs in.
+pub struct Surroundings<'a> {
+    /// Highest number of bytes in use so far.
+    pub peak: &'a dyn Fn() -> u64,
+    /// Whether the run has been asked to stop.
+    pub stop: &'a dyn Fn() -> bool,
+    /// What a panic's payload says about memory, if it is that which ran out.
+    pub refusal: &'a dyn Fn(&(dyn Any + Send)) -> Option<String>,
+    /// Who listens.
+    pub tell: &'a mut dyn FnMut(Event),
 }
 
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Optimizer steps done.
-    pub steps: usize,
-    /// Mean loss over the last tenth of the steps.
-    pub train_loss: f64,
-    /// The last scores, where rows were held out.
-    pub scores: Option<Scores>,
-    /// Rows trained on per second of training, evaluation aside.
-    pub samples_per_second: f64,
-    /// Highest number of bytes in use above what was there before the model was built.
-    pub peak_bytes: u64,
+/// Trains to the end and saves the model. A run that is asked to stop saves a snapshot instead.
+///
+/// # Errors
+/// If the weights or the snapshot to resume can't be loaded, the loss stops being finite, or the output can't be
+/// written.
+pub fn train<'a>(spec: &'a TrainSpec, prepared: Prepared, device: Device, around: Surroundings<'a>) -> Result<Summary> {
+    let snapshots = Snapshots::new(spec.output.join(SNAPSHOTS), spec.saving.keep);
+    let mut run = Run::start(spec, prepared, device, snapshots, around)?;
+    let ending = run.steps()?;
+    if ending == Ending::Stopped {
+        run.snapshot(SaveOrFail::Fail)?;
+    } else {
+        run.finish()?;
+    }
+    Ok(run.summary(ending))
 }
 
-/// The rows of a run, tokenized and split.
-pub struct Prepared {
+/// What to do about a snapshot that can't be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SaveOrFail {
+    /// Say so and go on: the run itself is fine.
+    GoOn,
+    /// It was the point of stopping.
+    Fail,
+}
+
+struct Run<'a> {
+    spec: &'a TrainSpec,
     files: ModelFiles,
-    config: ModelConfig,
     train: Corpus,
     held_out: Option<Corpus>,
+    order: Vec<usize>,
+    /// The epoch whose order that is.
+    epoch: Option<usize>,
+    scratch: evaluate::Scratch,
+    learner: Learner,
+    schedule: Schedule,
+    state: State,
+    snapshots: Snapshots,
+    saved_at: Instant,
+    around: Surroundings<'a>,
 }
 
-/// Reads and tokenizes the data of a run. Done before memory is counted: rows live on the host.
-///
-/// # Errors
-/// If the model folder or a data file can't be used; names the file and line.
-pub fn prepare(spec: &TrainSpec, tell: &mut dyn FnMut(Event)) -> Result<Prepared> {
-    let files = ModelFiles::open(&spec.model)?;
-    let Some(folder) = &files.folder else {
-        bail!(
-            "a preset has no tokenizer and no weights to start from: give --model the folder of a pretrained model \
-             (config.json, model.safetensors, tokenizer.json)"
-        )
-    };
-    ensure!(
-        spec.max_length <= files.config.max_length(),
-        "--max-length {} is more than the {} positions of the model",
-        spec.max_length,
-        files.config.max_length()
-    );
-    let tokenizer = Tokenizer::from_folder(folder, spec.max_length)?;
-    tokenizer.check_vocab(files.config.vocab_size)?;
-    let all = read(&spec.data, &files.config, &tokenizer)?;
-    all.warnings.iter().for_each(|warning| tell(Event::Note(warning.clone())));
-    let config = match &all.labels {
-        Some(labels) => files.config.clone().with_labels(labels.names().to_vec()),
-        None => files.config.clone().with_labels(vec!["LABEL_0".into()]),
-    };
-    let (train, held_out) = hold_out(spec, all, &tokenizer)?;
-    ensure!(!train.is_empty(), "{} leaves no rows to train on", spec.data.train.display());
-    Ok(Prepared { files, config, train, held_out })
-}
+impl<'a> Run<'a> {
+    fn start(
+        spec: &'a TrainSpec,
+        prepared: Prepared,
+        device: Device,
+        snapshots: Snapshots,
+        around: Surroundings<'a>,
+    ) -> Result<Self> {
+        let Prepared { files, config, train, held_out, fingerprint, order, scratch } = prepared;
+        let total_steps = total_steps(spec, train.len());
+        let settings = settings(spec, &train.targets, config.num_labels());
+        let mut state = fresh(spec, fingerprint, total_steps);
+        let older = match spec.start {
+            Start::Fresh => {
+                snapshots.clear();
+                let _ = std::fs::remove_file(best_file(&snapshots));
+                None
+            }
+            Start::Resume => {
+                let mut damaged = |text| (around.tell)(Event::Note(format!("{text}; the one before it is used")));
+                snapshots.newest::<State>(&mut damaged)
+            }
+        };
+        let learner = match older {
+            Some(mut opened) => {
+                resume::check(&opened.state, spec, fingerprint)?;
+                state = State { spec: spec.clone(), ..opened.state.clone() };
+                // The person, or a supervisor that saw memory run short, may have lowered these since.
+                state.micro_batch = state.micro_batch.min(spec.knobs.micro_batch);
+                state.checkpoint_layers = state.checkpoint_layers.max(spec.knobs.checkpoint_layers);
+                let model = Classifier::init(&config, spec.seed, &device);
+                let mut learner = Learner::new(model, config, settings, device);
+                learner.resume(&mut opened, state.step, state.loss_scale)?;
+                learner
+            }
+            None => {
+                let (model, report) = files.load(&config, spec.seed, &device)?;
+                report.notes().into_iter().for_each(|note| (around.tell)(Event::Note(note)));
+                Learner::new(model, config, settings, device)
+            }
+        };
+        (around.tell)(Event::Started {
+            train_rows: train.len(),
+            evaluation_rows: held_out.as_ref().map_or(0, Corpus::len),
+            total_steps,
+            done: state.step,
+        });
+        let schedule = schedule(&spec.hyper, total_steps);
+        let saved_at = Instant::now();
+        let mut run = Run {
+            spec,
+            files,
+            train,
+            held_out,
+            order,
+            epoch: None,
+            scratch,
+            learner,
+            schedule,
+            state,
+            snapshots,
+            saved_at,
+            around,
+        };
+        run.use_knobs();
+        Ok(run)
+    }
 
-fn read(data: &DataSpec, config: &ModelConfig, tokenizer: &Tokenizer) -> Result<Corpus> {
-    let kind = match data.regression {
-        None => LabelKind::Auto,
-        Some(true) => LabelKind::Number,
-        Some(false) => LabelKind::Classes,
-    };
-    Corpus::read(&data.train, &columns(data), LabelSource::Own { kind, model: &config.labels }, tokenizer)
-}
-
-fn columns(data: &DataSpec) -> Columns {
-    Columns { text: data.text.clone(), pair: data.pair.clone(), label: Some(data.label.clone()) }
-}
-
-fn hold_out(spec: &TrainSpec, all: Corpus, tokenizer: &Tokenizer) -> Result<(Corpus, Option<Corpus>)> {
-    match &spec.data.evaluation {
-        Evaluation::File(path) => {
-            let labels = LabelSource::Given(all.labels.as_ref());
-            let held_out = Corpus::read(path, &columns(&spec.data), labels, tokenizer)?;
-            Ok((all, Some(held_out)))
+    fn steps(&mut self) -> Result<Ending> {
+        let per_epoch = order::steps_per_epoch(self.train.len(), self.spec.effective_batch, LastStep::Keep);
+        while self.state.step < self.state.total_steps {
+            if (self.around.stop)() {
+                (self.around.tell)(Event::Note("stopping: a snapshot is saved; ask again to leave at once".into()));
+                return Ok(Ending::Stopped);
+            }
+            let (epoch, within) = (self.state.step / per_epoch, self.state.step % per_epoch);
+            if self.epoch != Some(epoch) {
+                order::refill(&mut self.order, self.train.len(), self.spec.seed, epoch);
+                self.epoch = Some(epoch);
+            }
+            let rows = order::step(&self.order, self.spec.effective_batch, LastStep::Keep, within).to_vec();
+            self.one_step(&rows, (self.state.step + 1) as f64 / per_epoch as f64)?;
+            let (done, every) = (self.state.step, self.spec.hyper.evaluate_every);
+            let last = done == self.state.total_steps;
+            if last || within + 1 == per_epoch || (every > 0 && done.is_multiple_of(every)) {
+                self.evaluate()?;
+                if self.is_stale() {
+                    return Ok(Ending::Early);
+                }
+            }
+            if !last && self.snapshot_is_due() {
+                self.snapshot(SaveOrFail::GoOn)?;
+            }
         }
-        Evaluation::Fraction(fraction) if *fraction == 0.0 => Ok((all, None)),
-        Evaluation::Fraction(fraction) => {
-            let (train, held_out) = split::split(all.len(), *fraction, spec.seed, all.targets.classes())
-                .with_context(|| format!("--eval-fraction {fraction}"))?;
-            Ok((all.select(&train), Some(all.select(&held_out))))
+        Ok(Ending::Done)
+    }
+
+    fn one_step(&mut self, rows: &[usize], epoch: f64) -> Result<()> {
+        let started = Instant::now();
+        let total = self.learner.settings.objective.weight(&self.train.targets.select(rows));
+        let settled = loop {
+            match self.gradients(rows, total)? {
+                Gradients::Settled(settled) => break settled,
+                Gradients::Refused(reason) => self.lower(&reason)?,
+            }
+        };
+        let loss_scale = self.learner.loss_scale().map(|scale| scale.scale);
+        let rate = self.schedule.rate(self.state.step);
+        let outcome = self.learner.apply(rate, settled);
+        let seconds = started.elapsed().as_secs_f64();
+        ensure!(
+            outcome.loss.is_finite() || !outcome.updated,
+            "the loss became {} at step {}: lower --learning-rate (it was {:e}), or use precision fp32",
+            outcome.loss,
+            self.state.step + 1,
+            self.spec.hyper.learning_rate
+        );
+        self.state.step += 1;
+        self.state.clock.add(seconds, rows.len(), outcome.loss, self.state.total_steps);
+        (self.around.tell)(Event::Step {
+            step: self.state.step,
+            epoch,
+            loss: outcome.loss,
+            rate,
+            gradient_norm: outcome.gradient_norm,
+            loss_scale,
+            updated: outcome.updated,
+            seconds,
+            rows: rows.len(),
+        });
+        Ok(())
+    }
+
+    /// The gradients of a whole step. Devices that refuse memory by a panic leave the parameters untouched here, so the
+    /// step can be done again; elsewhere the process ends, and whoever started it goes on from the last snapshot.
+    fn gradients(&mut self, rows: &[usize], total: f64) -> Result<Gradients> {
+        let parts = self.cut(rows)?;
+        let attempt = panic::catch_unwind(AssertUnwindSafe(|| -> Result<step::Settled> {
+            for part in &parts {
+                let batch = self.micro_batch(part)?;
+                self.learner.accumulate(&batch, total);
+            }
+            Ok(self.learner.settle())
+        }));
+        match attempt {
+            Ok(settled) => settled.map(Gradients::Settled),
+            Err(payload) => match (self.around.refusal)(payload.as_ref()) {
+                Some(reason) => Ok(Gradients::Refused(reason)),
+                None => panic::resume_unwind(payload),
+            },
+        }
+    }
+
+    /// Goes on with less memory, and starts the step anew.
+    fn lower(&mut self, reason: &str) -> Result<()> {
+        self.learner.forget();
+        let knobs = Knobs {
+            micro_batch: self.state.micro_batch,
+            checkpoint_layers: self.state.checkpoint_layers,
+            ..self.spec.knobs
+        };
+        let lower = knobs.lower(self.spec.effective_batch, self.learner.config.layers).with_context(|| {
+            format!("out of memory at micro-batch 1 with every layer recomputed: nothing is left to lower ({reason})")
+        })?;
+        (self.state.micro_batch, self.state.checkpoint_layers) = (lower.micro_batch, lower.checkpoint_layers);
+        self.use_knobs();
+        (self.around.tell)(Event::Lowered {
+            step: self.state.step,
+            micro_batch: lower.micro_batch,
+            checkpoint_layers: lower.checkpoint_layers,
+            reason: reason.to_string(),
+        });
+        Ok(())
+    }
+
+    fn use_knobs(&mut self) {
+        let knobs = &mut self.learner.settings.knobs;
+        (knobs.micro_batch, knobs.checkpoint_layers) = (self.state.micro_batch, self.state.checkpoint_layers);
+    }
+
+    /// The rows of each micro-batch of a step.
+    fn cut(&self, rows: &[usize]) -> Result<Vec<Vec<usize>>> {
+        let lengths: Vec<usize> = rows.iter().map(|&row| self.train.rows[row].ids.len()).collect();
+        let (micro, longest) = (self.state.micro_batch, self.spec.proven_length);
+        let parts = cutting::micro_batches(&lengths, &self.learner.config, micro, longest)?;
+        Ok(parts.into_iter().map(|part| part.into_iter().map(|i| rows[i]).collect()).collect())
+    }
+
+    fn micro_batch(&self, rows: &[usize]) -> Result<MicroBatch> {
+        let encoded: Vec<_> = rows.iter().map(|&row| &self.train.rows[row]).collect();
+        let targets = self.train.targets.select(rows);
+        MicroBatch::new(&encoded, targets, PadTo::Longest, &self.learner.config, self.learner.device())
+    }
+
+    fn evaluate(&mut self) -> Result<()> {
+        let Some(held_out) = &self.held_out else { return Ok(()) };
+        let scores = evaluate::score(&self.learner, held_out, self.state.micro_batch, &mut self.scratch)?;
+        let step = self.state.step;
+        (self.around.tell)(Event::Evaluated { step, scores: scores.clone() });
+        self.state.scores = Some(scores.clone());
+        if self.spec.selection == Selection::Last {
+            return Ok(());
+        }
+        let better = self.state.best.as_ref().is_none_or(|best| scores.headline() > best.scores.headline());
+        if better {
+            let file = best_file(&self.snapshots);
+            std::fs::create_dir_all(self.snapshots.folder())
+                .with_context(|| format!("can't create {}", self.snapshots.folder().display()))?;
+            save::weights(self.learner.model(), &self.learner.config, &file)?;
+            self.state.best = Some(Best { step, scores });
+            self.state.stale = 0;
+        } else {
+            self.state.stale += 1;
+        }
+        Ok(())
+    }
+
+    fn is_stale(&self) -> bool {
+        match self.spec.selection {
+            Selection::Best { patience: Some(patience) } => self.state.stale >= patience,
+            _ => false,
+        }
+    }
+
+    fn snapshot_is_due(&self) -> bool {
+        match self.spec.saving.every {
+            Every::Steps(steps) => self.state.step.is_multiple_of(steps.max(1)),
+            Every::Minutes(minutes) => self.saved_at.elapsed().as_secs_f64() >= 60.0 * minutes,
+            Every::Never => false,
+        }
+    }
+
+    fn snapshot(&mut self, or: SaveOrFail) -> Result<()> {
+        self.state.loss_scale = self.learner.loss_scale();
+        let written = self.snapshots.write(self.state.step, &self.state, self.learner.parameters());
+        self.saved_at = Instant::now();
+        match written {
+            Ok(found) => (self.around.tell)(Event::Saved { step: found.step }),
+            Err(error) if or == SaveOrFail::Fail => return Err(error),
+            Err(error) => {
+                let last = self.snapshots.list().first().map(|found| found.step);
+                let last = last.map_or("there is none yet".to_string(), |step| format!("the last is of step {step}"));
+                (self.around.tell)(Event::Note(format!("{error:#}; training goes on without a new snapshot, {last}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves the model that is kept, and removes what only an unfinished run needs.
+    fn finish(&mut self) -> Result<()> {
+        let best = best_file(&self.snapshots);
+        let weights = match &self.state.best {
+            Some(kept) if kept.step != self.state.step && best.is_file() => save::Weights::File(&best),
+            _ => save::Weights::Of(self.learner.model()),
+        };
+        save::folder(weights, &self.learner.config, &self.files, &self.spec.output)?;
+        let _ = std::fs::remove_file(&best);
+        self.snapshots.clear();
+        Ok(())
+    }
+
+    fn summary(self, ending: Ending) -> Summary {
+        let State { step, clock, scores, best, .. } = self.state;
+        let (kept_step, scores) = match best {
+            Some(best) => (best.step, Some(best.scores)),
+            None => (step, scores),
+        };
+        Summary {
+            steps: step,
+            ending,
+            train_loss: clock.recent_loss(),
+            scores,
+            kept_step,
+            samples_per_second: clock.rows as f64 / clock.seconds,
+            peak_bytes: (self.around.peak)(),
         }
     }
 }
 
-/// Trains to the end and saves the model.
-///
-/// # Errors
-/// If the weights can't be loaded, the loss stops being finite, or the output can't be written.
-pub fn train(
-    spec: &TrainSpec,
-    prepared: Prepared,
-    device: Device,
-    peak: &dyn Fn() -> u64,
-    tell: &mut dyn FnMut(Event),
-) -> Result<Summary> {
-    let Prepared { files, config, train, held_out } = prepared;
-    let (model, report) = files.load(&config, spec.seed, &device)?;
-    for note in report.notes() {
-        tell(Event::Note(note));
-    }
-    let settings = settings(spec, &train.targets, config.num_labels());
-    let total_steps = total_steps(spec, train.len());
-    tell(Event::Started {
-        train_rows: train.len(),
-        evaluation_rows: held_out.as_ref().map_or(0, Corpus::len),
+/// What came of a step's micro-batches.
+enum Gradients {
+    /// All is accumulated.
+    Settled(step::Settled),
+    /// The device had not enough memory; it said this.
+    Refused(String),
+}
+
+/// Where the weights of the best model wait for the end.
+fn best_file(snapshots: &Snapshots) -> PathBuf {
+    snapshots.folder().join("best.safetensors")
+}
+
+/// A run before its first step.
+fn fresh(spec: &TrainSpec, rows: u64, total_steps: usize) -> State {
+    State {
+        spec: spec.clone(),
+        rows,
         total_steps,
-    });
-    let learner = Learner::new(model, config, settings, device);
-    let schedule = schedule(&spec.hyper, total_steps);
-    let mut run = Run { spec, train, held_out, learner, schedule, total_steps, clock: Clock::default(), scores: None };
-    run.steps(tell)?;
-    save::folder(run.learner.model(), &run.learner.config, &files, &spec.output)?;
-    Ok(Summary {
-        steps: total_steps,
-        train_loss: run.clock.recent_loss(),
-        scores: run.scores,
-        samples_per_second: run.clock.rows as f64 / run.clock.seconds,
-        peak_bytes: peak(),
-    })
+        step: 0,
+        loss_scale: None,
+        clock: Clock::default(),
+        scores: None,
+        best: None,
+        stale: 0,
+        micro_batch: spec.knobs.micro_batch,
+        checkpoint_layers: spec.knobs.checkpoint_layers,
+    }
 }
 
 fn settings(spec: &TrainSpec, targets: &Targets, classes: usize) -> StepSettings {
@@ -215,96 +428,86 @@ fn schedule(hyper: &Hyper, total_steps: usize) -> Schedule {
     Schedule { peak: hyper.learning_rate, warmup_steps, total_steps, decay: hyper.decay }
 }
 
-/// Time and loss so far.
-#[derive(Default)]
-struct Clock {
-    seconds: f64,
-    rows: usize,
-    losses: Vec<f64>,
-}
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
 
-impl Clock {
-    fn recent_loss(&self) -> f64 {
-        let recent = &self.losses[self.losses.len() - self.losses.len().div_ceil(10)..];
-        recent.iter().sum::<f64>() / recent.len() as f64
-    }
-}
+    use super::super::spec::{DataSpec, Evaluation, Saving};
+    use super::super::step::Engine;
+    use super::*;
+    use crate::plan::Precision;
+    use crate::probe::protocol::ModelSource;
+    use crate::probe::serve;
 
-struct Run<'a> {
-    spec: &'a TrainSpec,
-    train: Corpus,
-    held_out: Option<Corpus>,
-    learner: Learner,
-    schedule: Schedule,
-    total_steps: usize,
-    clock: Clock,
-    scores: Option<Scores>,
-}
-
-impl Run<'_> {
-    fn steps(&mut self, tell: &mut dyn FnMut(Event)) -> Result<()> {
-        let per_epoch = order::steps_per_epoch(self.train.len(), self.spec.effective_batch, LastStep::Keep);
-        let mut order = Vec::new();
-        for step in 0..self.total_steps {
-            let (epoch, within) = (step / per_epoch, step % per_epoch);
-            if within == 0 || order.is_empty() {
-                order = order::epoch_order(self.train.len(), self.spec.seed, epoch);
-            }
-            let rows = order::step(&order, self.spec.effective_batch, LastStep::Keep, within);
-            self.one_step(step, rows, tell)?;
-            let every = self.spec.hyper.evaluate_every;
-            let last = step + 1 == self.total_steps;
-            if last || within + 1 == per_epoch || (every > 0 && (step + 1).is_multiple_of(every)) {
-                self.evaluate(step + 1, tell)?;
-            }
+    fn spec(folder: &Path) -> TrainSpec {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-bert");
+        TrainSpec {
+            model: ModelSource::Folder(model),
+            data: DataSpec {
+                train: folder.join("train.csv"),
+                evaluation: Evaluation::Fraction(0.0),
+                text: "text".into(),
+                pair: None,
+                label: "label".into(),
+                regression: None,
+            },
+            knobs: Knobs::new(Precision::Fp32, 8, 0),
+            effective_batch: 8,
+            max_length: 24,
+            proven_length: 24,
+            duration: Duration::Steps(6),
+            hyper: Hyper { learning_rate: 1e-3, ..Hyper::default() },
+            seed: 7,
+            output: folder.join("model"),
+            saving: Saving { every: Every::Never, keep: 1 },
+            selection: Selection::Last,
+            start: Start::Fresh,
         }
-        Ok(())
     }
 
-    fn one_step(&mut self, step: usize, rows: &[usize], tell: &mut dyn FnMut(Event)) -> Result<()> {
-        let started = Instant::now();
-        let total = self.learner.settings.objective.weight(&self.train.targets.select(rows));
-        for part in self.cut(rows)? {
-            let batch = self.micro_batch(&part)?;
-            self.learner.accumulate(&batch, total);
+    /// Trains on a device that refuses more than `tokens` at a time; the losses, and what was lowered to.
+    fn losses(tokens: usize) -> Result<(Vec<f64>, Vec<usize>)> {
+        let folder = tempfile::tempdir()?;
+        let rows = (0..24).map(|i| format!("{}film,{}\n", "the ".repeat(i % 9), ["no", "yes"][i % 2]));
+        std::fs::write(folder.path().join("train.csv"), format!("text,label\n{}", rows.collect::<String>()))?;
+        let spec = spec(folder.path());
+        let prepared = prepare(&spec, &mut |_| ())?;
+        let (mut losses, mut lowered) = (Vec::new(), Vec::new());
+        let mut tell = |event| match event {
+            Event::Step { loss, .. } => losses.push(loss),
+            Event::Lowered { micro_batch, reason, .. } => {
+                assert!(reason.contains("4096"), "{reason}");
+                lowered.push(micro_batch);
+            }
+            _ => {}
+        };
+        let around = Surroundings { peak: &|| 0, stop: &|| false, refusal: &serve::refusal, tell: &mut tell };
+        let snapshots = Snapshots::new(folder.path().join("snapshots"), 1);
+        let mut run = Run::start(&spec, prepared, Device::flex().autodiff(), snapshots, around)?;
+        run.learner.settings.engine = Engine::Refusing(tokens);
+        // Masks depend on how a step is cut where Burn's tape draws them.
+        run.learner.settings.dropout_seed = None;
+        run.steps()?;
+        Ok((losses, lowered))
+    }
+
+    #[test]
+    fn a_step_that_a_device_refuses_is_done_again_with_less() -> Result<()> {
+        let (whole, none) = losses(usize::MAX)?;
+        assert!(whole.len() == 6 && none.is_empty());
+        let (parts, lowered) = losses(20)?;
+        assert!(!lowered.is_empty() && lowered.is_sorted_by(|a, b| a > b), "{lowered:?}");
+        for (a, b) in whole.iter().zip(&parts) {
+            assert!((a - b).abs() < 1e-5, "{whole:?} {parts:?}");
         }
-        let rate = self.schedule.rate(step);
-        let outcome = self.learner.update(rate);
-        let seconds = started.elapsed().as_secs_f64();
-        ensure!(
-            outcome.loss.is_finite() || !outcome.updated,
-            "the loss became {} at step {}: lower --learning-rate (it was {:e}), or use precision fp32",
-            outcome.loss,
-            step + 1,
-            self.spec.hyper.learning_rate
-        );
-        self.clock.seconds += seconds;
-        self.clock.rows += rows.len();
-        self.clock.losses.push(outcome.loss);
-        let gradient_norm = outcome.gradient_norm;
-        tell(Event::Step { step: step + 1, loss: outcome.loss, rate, gradient_norm, seconds, rows: rows.len() });
+        let error = losses(3).expect_err("no row has so few tokens");
+        assert!(error.to_string().contains("nothing is left to lower"), "{error:#}");
         Ok(())
     }
 
-    /// The rows of each micro-batch of a step.
-    fn cut(&self, rows: &[usize]) -> Result<Vec<Vec<usize>>> {
-        let lengths: Vec<usize> = rows.iter().map(|&row| self.train.rows[row].ids.len()).collect();
-        let spec = self.spec;
-        let parts = cutting::micro_batches(&lengths, &self.learner.config, spec.knobs.micro_batch, spec.proven_length)?;
-        Ok(parts.into_iter().map(|part| part.into_iter().map(|i| rows[i]).collect()).collect())
-    }
-
-    fn micro_batch(&self, rows: &[usize]) -> Result<MicroBatch> {
-        let encoded: Vec<_> = rows.iter().map(|&row| &self.train.rows[row]).collect();
-        let targets = self.train.targets.select(rows);
-        MicroBatch::new(&encoded, targets, PadTo::Longest, &self.learner.config, self.learner.device())
-    }
-
-    fn evaluate(&mut self, step: usize, tell: &mut dyn FnMut(Event)) -> Result<()> {
-        let Some(held_out) = &self.held_out else { return Ok(()) };
-        let scores = evaluate::score(&self.learner, held_out, self.spec.knobs.micro_batch)?;
-        tell(Event::Evaluated { step, scores: scores.clone() });
-        self.scores = Some(scores);
-        Ok(())
+    #[test]
+    fn any_other_panic_is_passed_on() {
+        let caught = panic::catch_unwind(|| panic!("index out of bounds")).expect_err("a panic");
+        assert_eq!(serve::refusal(caught.as_ref()), None);
     }
 }

@@ -17,8 +17,9 @@ use crate::device::{meter, select};
 use crate::plan::Knobs;
 use crate::probe::protocol::{Job, Message, ProbeSpec, Report, Task};
 use crate::probe::{serve, serve::oom_fd};
+use crate::train::predict::{self, PredictSpec};
 use crate::train::spec::TrainSpec;
-use crate::train::trainer::{self, Event};
+use crate::train::trainer::{self, Event, Surroundings};
 
 /// Serves jobs until standard input ends.
 ///
@@ -80,6 +81,10 @@ fn answer(job: &Job, send: &mut dyn FnMut(Message)) -> Result<Report> {
             let spec = serde_json::from_value(spec.clone()).context("reading the training specification")?;
             train(job, &spec, send)
         }
+        Task::Predict(spec) => {
+            let spec = serde_json::from_value(spec.clone()).context("reading what to predict")?;
+            predict(job, &spec, send)
+        }
     }
 }
 
@@ -93,14 +98,9 @@ fn probe(job: &Job, spec: &ProbeSpec, send: &mut dyn FnMut(Message)) -> Result<R
 
 /// What these knobs ask for and can't be had on a device; `None` if all can.
 pub fn unsupported(selected: &select::Selected, knobs: &Knobs) -> Option<Report> {
-    let what = if !select::precisions(selected).contains(&knobs.precision) {
-        format!("{} does not compute in {}", selected.name, knobs.precision)
-    } else if knobs.lora_rank.is_some() {
-        "adapters are not trained yet".into()
-    } else {
-        return None;
-    };
-    Some(Report::Unsupported { what })
+    let precision = knobs.precision;
+    (!select::precisions(selected).contains(&precision))
+        .then(|| Report::Unsupported { what: format!("{} does not compute in {precision}", selected.name) })
 }
 
 fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
@@ -117,6 +117,27 @@ fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<R
     let prepared = trainer::prepare(spec, &mut tell)?;
     let memory = Memory::open(&selected, job.cap_bytes);
     let device = selected.device.clone().autodiff();
-    let summary = trainer::train(spec, prepared, device, &|| memory.peak(), &mut tell)?;
+    let stop = serve::asked_to_stop().context("can't catch SIGTERM")?;
+    let around = Surroundings {
+        peak: &|| memory.peak(),
+        stop: &|| stop.load(SeqCst),
+        refusal: &serve::refusal,
+        tell: &mut tell,
+    };
+    let summary = trainer::train(spec, prepared, device, around)?;
     Ok(Report::Trained(serde_json::to_value(summary)?))
+}
+
+fn predict(job: &Job, spec: &PredictSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
+    let selected = select::select(&job.device)?;
+    let prepared = predict::prepare(spec)?;
+    let memory = Memory::open(&selected, job.cap_bytes);
+    let device = selected.device.clone().autodiff();
+    let summary = predict::predict(spec, prepared, &device, &|| memory.peak(), &mut |event| {
+        // An event is plain data: turning it into JSON can't fail.
+        if let Ok(event) = serde_json::to_value(event) {
+            send(Message::Event(event));
+        }
+    })?;
+    Ok(Report::Predicted(serde_json::to_value(summary)?))
 }

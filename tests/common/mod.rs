@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use autofit::model::{Classifier, ModelConfig, weights};
 use autofit::train::gradients::GradientSum;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
 /// A real model or data set from the folder that `AUTOFIT_ASSETS` names, or a loud word that the test is skipped.
 pub fn asset(name: &str) -> Option<PathBuf> {
@@ -37,6 +37,22 @@ pub fn tiny_config(family: &str) -> ModelConfig {
             "initializer_range": 0.3}),
     };
     ModelConfig::from_json(&json).expect("a valid configuration").with_labels(vec!["a".into(), "b".into(), "c".into()])
+}
+
+/// The model with adapters of which no matrix is zero: a fresh adapter's B is, and with it the gradient of A.
+pub fn adapted(model: Classifier, rank: usize, frozen: usize) -> Classifier {
+    let mut model = model.with_adapters(rank, frozen, 11);
+    for (number, layer) in model.layers.iter_mut().enumerate() {
+        for (which, adapter) in [&mut layer.query_adapter, &mut layer.value_adapter].into_iter().enumerate() {
+            let Some(adapter) = adapter else { continue };
+            let [rows, columns] = adapter.up.weight.val().dims();
+            let value = |i: usize| ((i * 7 + number * 3 + which + 1) as f32).sin() / 20.0;
+            let data = TensorData::new((0..rows * columns).map(value).collect::<Vec<f32>>(), [rows, columns]);
+            let up = adapter.up.weight.clone();
+            adapter.up.weight = up.map(|old| Tensor::from_data(data.clone(), &old.device()).require_grad());
+        }
+    }
+    model
 }
 
 /// Every parameter of a model by its Hugging Face name, in Hugging Face's layout.

@@ -108,7 +108,7 @@ fn deepspeed_is_json_and_its_notes_are_talk() {
 fn axolotl_and_environment() {
     let expected = "base_model: \"/models/<b>&'bert\\\"\"\nmicro_batch_size: 8\ngradient_accumulation_steps: 4\n\
                     sequence_len: 128\nbf16: true\nfp16: false\ngradient_checkpointing: true\noptimizer: sgd\n\
-                    learning_rate: 5e-5\nmax_grad_norm: 1.0\nadapter: lora\nlora_r: 16\n";
+                    learning_rate: 5e-5\nmax_grad_norm: 1.0\nadapter: lora\nlora_r: 16\nlora_alpha: 16\n";
     let changes = [("optimizer = \"adamw\"", "optimizer = \"sgd\"\nlora_rank = 16")];
     assert_eq!(settings(&changes, "axolotl"), expected);
     assert!(notes(&changes, "axolotl").contains("momentum 0.9"));

@@ -128,6 +128,11 @@ impl<R: Read> Checked<R> {
         self.cursor.line - u64::from(self.cursor.blank && self.cursor.line > 1)
     }
 
+    /// Bytes read so far.
+    pub fn bytes(&self) -> u64 {
+        self.cursor.offset
+    }
+
     /// Quotation marks read so far.
     pub fn quotes(&self) -> u64 {
         self.cursor.quotes

@@ -44,6 +44,11 @@ impl Delimited {
         Ok(Delimited { path: path.to_path_buf(), reader, columns, positions, record })
     }
 
+    /// Bytes of the file read so far.
+    pub fn bytes(&self) -> u64 {
+        self.reader.get_ref().bytes()
+    }
+
     /// The next record; `None` at the end.
     ///
     /// # Errors

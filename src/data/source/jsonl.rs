@@ -33,6 +33,11 @@ impl JsonLines {
         Ok(JsonLines { path: path.to_path_buf(), reader, columns, buffer: String::new(), line: 0, any: false })
     }
 
+    /// Bytes of the file read so far.
+    pub fn bytes(&self) -> u64 {
+        self.reader.get_ref().bytes()
+    }
+
     /// The next record; `None` at the end.
     ///
     /// # Errors

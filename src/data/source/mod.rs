@@ -118,6 +118,17 @@ pub fn stream(path: &Path, columns: &Columns) -> Result<Stream> {
     Ok(Stream(records))
 }
 
+impl Stream {
+    /// Bytes of the file read so far, for telling how far a reader has come; `None` once all was read.
+    pub fn bytes(&self) -> Option<u64> {
+        match &self.0 {
+            Records::Delimited(records) => Some(records.bytes()),
+            Records::JsonLines(records) => Some(records.bytes()),
+            Records::Done => None,
+        }
+    }
+}
+
 impl Iterator for Stream {
     /// The error names file, line and what to do.
     type Item = Result<Example>;

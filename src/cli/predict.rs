@@ -1,0 +1,217 @@
+//! `autofit predict`: labels for every row of a file, from a trained model.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use super::Exit;
+use super::talk::Talk;
+use crate::plan::{ByteSize, Outcome};
+use crate::probe::protocol::{Job, Message, PROTOCOL, Report, Task};
+use crate::probe::{Executor, LocalProcess, interrupt};
+use crate::train::predict::{self, Event, PredictSpec, Summary};
+
+/// Examples under the help.
+const EXAMPLES: &str = "Examples:
+  autofit predict --model my-model --data new.csv --output predictions.csv
+  autofit predict --model my-model --data pairs.jsonl --text-column a --text-pair-column b | head";
+
+/// Predicts every row of a file with a trained model.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Folder of a trained classifier: what `run` saved, or a Hugging Face model of a known family
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// CSV (with a header), TSV or JSONL file of texts, of any length
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    /// Column of the text
+    #[arg(long, value_name = "COLUMN", default_value = "text")]
+    text_column: String,
+    /// Column of a second text, for pairs
+    #[arg(long, value_name = "COLUMN")]
+    text_pair_column: Option<String>,
+    /// CSV file for the predictions; - is standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+    /// Replace the output file if it is there
+    #[arg(long)]
+    overwrite: bool,
+    /// Rows that go through the model together
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    batch: usize,
+    /// Longest row in tokens; longer ones are truncated [default: what the model takes]
+    #[arg(long, value_name = "N")]
+    max_length: Option<usize>,
+    /// Device: auto, cpu, cuda:N, rocm:N or vulkan:N
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    device: String,
+    /// Memory that prediction may use, as in 6G, 500M, 1.5GiB (G means GiB) [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    vram: Option<ByteSize>,
+    /// Say nothing on standard error but errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Predicts in a worker process and writes what it sends.
+///
+/// # Errors
+/// If model or data can't be used, the output can't be written, or the memory does not suffice.
+pub fn predict(arguments: &Arguments) -> Result<Exit> {
+    let spec = PredictSpec {
+        model: predict::folder(&arguments.model)?,
+        data: arguments.data.clone(),
+        text: arguments.text_column.clone(),
+        pair: arguments.text_pair_column.clone(),
+        batch: arguments.batch,
+        max_length: arguments.max_length,
+    };
+    let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
+    let mut sink = Sink::open(arguments)?;
+    let mut executor = LocalProcess::this_program()?.interrupt(interrupted);
+    let cap_bytes = arguments.vram.map(|size| size.0);
+    let task = Task::Predict(serde_json::to_value(&spec)?);
+    let job = Job { protocol: PROTOCOL, device: arguments.device.clone(), cap_bytes, task };
+    let mut progress = Progress { talk: Talk::new(arguments.quiet), started: Instant::now(), said: 0 };
+    let mut written = Ok(());
+    let finished = executor.run(&job, Duration::MAX, &mut |message| {
+        let Message::Event(event) = message else { return };
+        let Ok(Event::Lines { csv, rows, share }) = serde_json::from_value(event.clone()) else { return };
+        if written.is_ok() {
+            written = sink.write(&csv);
+            // What can't be written need not be computed.
+            interrupted.fetch_or(written.is_err(), Ordering::SeqCst);
+        }
+        progress.tell(rows, share);
+    });
+    let mut talk = progress.talk;
+    written?;
+    match (finished.attempt.outcome, finished.report) {
+        (Outcome::Interrupted, _) => Ok(Exit::Interrupted),
+        (_, Some(Report::Predicted(summary))) => {
+            let summary: Summary = serde_json::from_value(summary).context("reading the worker's summary")?;
+            sink.finish()?;
+            talk.line(&conclusion(&summary, arguments));
+            Ok(Exit::Answered)
+        }
+        (Outcome::Crash, Some(Report::Failed { error })) => bail!("{error}"),
+        (Outcome::Oom, _) => bail!(
+            "{}: allow more with --vram, or lower --batch ({}) or --max-length",
+            finished.attempt.reason,
+            arguments.batch
+        ),
+        (outcome, _) => bail!("prediction ended with {outcome}: {}", finished.attempt.reason),
+    }
+}
+
+/// Where predictions go. A file appears under its name only once it is whole.
+enum Sink {
+    Standard,
+    File { writer: BufWriter<File>, beside: PathBuf, output: PathBuf, overwrite: bool },
+}
+
+impl Sink {
+    fn open(arguments: &Arguments) -> Result<Self> {
+        let output = arguments.output.clone();
+        if output == Path::new("-") {
+            return Ok(Sink::Standard);
+        }
+        // A device such as /dev/null must not be replaced by a file.
+        ensure!(!output.exists() || output.is_file(), "--output {} is no regular file: name one", output.display());
+        let same = |path: &Path| fs::canonicalize(path).ok();
+        ensure!(
+            same(&output).is_none() || same(&output) != same(&arguments.data),
+            "--output {} is the file that is read",
+            output.display()
+        );
+        refuse_existing(&output, arguments.overwrite)?;
+        let name = output.file_name().with_context(|| format!("--output {} names no file", output.display()))?;
+        // Two runs with the same output must not write into each other's unfinished file.
+        let beside = output.with_file_name(format!("{}.{}.partial", name.to_string_lossy(), std::process::id()));
+        let file = File::create(&beside).with_context(|| format!("can't write {}", beside.display()))?;
+        Ok(Sink::File { writer: BufWriter::new(file), beside, output, overwrite: arguments.overwrite })
+    }
+
+    fn write(&mut self, lines: &str) -> Result<()> {
+        match self {
+            Sink::Standard => {
+                let mut out = stdout().lock();
+                out.write_all(lines.as_bytes()).and_then(|()| out.flush()).context("can't write to standard output")
+            }
+            Sink::File { writer, beside, .. } => {
+                writer.write_all(lines.as_bytes()).with_context(|| format!("can't write {}", beside.display()))
+            }
+        }
+    }
+
+    /// Gives a finished file its name.
+    fn finish(&mut self) -> Result<()> {
+        let Sink::File { writer, beside, output, overwrite } = self else { return Ok(()) };
+        let whole = writer.flush().and_then(|()| writer.get_ref().sync_all());
+        whole.with_context(|| format!("can't write {}", beside.display()))?;
+        refuse_existing(output, *overwrite)?;
+        fs::rename(beside, &output).with_context(|| format!("can't write {}", output.display()))
+    }
+}
+
+impl Drop for Sink {
+    /// An unfinished file goes away; a finished one has another name by now.
+    fn drop(&mut self) {
+        if let Sink::File { beside, .. } = self {
+            let _ = fs::remove_file(beside);
+        }
+    }
+}
+
+fn refuse_existing(output: &Path, overwrite: bool) -> Result<()> {
+    ensure!(
+        overwrite || !output.exists(),
+        "{} is there already: choose another file with --output, or allow to replace it with --overwrite",
+        output.display()
+    );
+    Ok(())
+}
+
+/// What a person sees meanwhile.
+struct Progress {
+    talk: Talk,
+    started: Instant,
+    /// Tenths of the file of which a plain line has told.
+    said: u64,
+}
+
+impl Progress {
+    fn tell(&mut self, rows: u64, share: f64) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let left = if share > 0.0 { seconds * (1.0 - share) / share } else { 0.0 };
+        let text = format!("{rows} rows · {:.1} rows/s · {left:.0} s left", rows as f64 / seconds.max(1e-9));
+        let tenth = (share * 10.0) as u64;
+        if tenth > self.said && tenth < 10 && !self.talk.is_live() {
+            self.said = tenth;
+            self.talk.line(&text);
+        } else {
+            self.talk.now(&text);
+        }
+    }
+}
+
+fn conclusion(summary: &Summary, arguments: &Arguments) -> String {
+    let Summary { rows, truncated, max_length, seconds, peak_bytes } = summary;
+    let cap = arguments.vram.map_or(String::new(), |cap| format!(" of {cap}"));
+    let mut out = format!(
+        "Predicted {rows} rows at {:.1} rows/s, memory {}{cap} at the peak",
+        *rows as f64 / seconds.max(1e-9),
+        ByteSize(*peak_bytes)
+    );
+    if *truncated > 0 {
+        out += &format!("; {truncated} of them were cut to {max_length} tokens");
+    }
+    out
+}

@@ -1,0 +1,148 @@
+//! `autofit run`: trains with the configuration that `probe` found.
+
+mod metrics;
+mod progress;
+mod spec;
+mod supervise;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use progress::{Progress, in_words};
+
+use super::Exit;
+use super::options::{DataOptions, TrainOptions};
+use super::talk::Talk;
+use crate::plan::ByteSize;
+use crate::probe::{LocalProcess, interrupt};
+use crate::study::best::Best;
+use crate::train::spec::TrainSpec;
+use crate::train::trainer::{Ending, Summary};
+
+/// Steps and scores of a run, in its folder.
+const METRICS: &str = "metrics.csv";
+/// Event files of a run, in its folder.
+const TENSORBOARD: &str = "tensorboard";
+/// How long a run that is asked to stop may take for the step that it is in and a snapshot. Whoever can't wait asks
+/// twice.
+const GRACE: Duration = Duration::from_secs(300);
+
+/// Examples under the help.
+const EXAMPLES: &str = "Examples:
+  autofit run --config results/my-bert-train-6.00GiB/best.toml --data train.csv
+  autofit run --config best.toml --data train.csv --eval-data test.csv --epochs 2 --output my-model";
+
+/// Fine-tunes with a configuration that `probe` found.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// best.toml as `probe` wrote it
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Folder of the pretrained model [default: the one that was probed]
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataOptions,
+    #[command(flatten)]
+    train: TrainOptions,
+    /// Leave the embeddings and the lowest N layers as they are, or just the embeddings [default: as it was probed]
+    #[arg(long, value_name = "N|embeddings", value_parser = spec::frozen)]
+    freeze_layers: Option<usize>,
+    /// Device [default: the one that was probed]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Seed of the split, the order of rows, the head's weights and dropout [default: the probe's]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Say nothing on standard error but errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// What to train, whether it comes from a file or straight from a probe.
+pub struct Request {
+    best: Best,
+    config: PathBuf,
+    model: Option<PathBuf>,
+    data: DataOptions,
+    train: TrainOptions,
+    freeze_layers: Option<usize>,
+    device: Option<String>,
+    seed: Option<u64>,
+    quiet: bool,
+}
+
+impl Request {
+    /// Training with the answer of a probe that has just ended.
+    pub fn after_probe(train: &TrainOptions, data: &DataOptions, best: Best, config: PathBuf) -> Self {
+        let (train, data) = (train.clone(), data.clone());
+        let (model, freeze_layers, device, seed) = (None, None, None, None);
+        Request { best, config, model, data, train, freeze_layers, device, seed, quiet: false }
+    }
+}
+
+/// Reads the configuration and trains.
+///
+/// # Errors
+/// If the configuration, the model or the data can't be used, or training fails.
+pub fn run(arguments: &Arguments) -> Result<Exit> {
+    train(&Request {
+        best: Best::read(&arguments.config)?,
+        config: arguments.config.clone(),
+        model: arguments.model.clone(),
+        data: arguments.data.clone(),
+        train: arguments.train.clone(),
+        freeze_layers: arguments.freeze_layers,
+        device: arguments.device.clone(),
+        seed: arguments.seed,
+        quiet: arguments.quiet,
+    })
+}
+
+/// Trains in a worker process, in another one if that dies, and tells how it goes.
+///
+/// # Errors
+/// As [`run`].
+pub fn train(request: &Request) -> Result<Exit> {
+    let spec = spec::spec(request)?;
+    let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
+    let mut executor = LocalProcess::this_program()?.interrupt(interrupted).grace(GRACE);
+    let device = request.device.clone().unwrap_or_else(|| request.best.study.device.clone());
+    let cap_bytes = request.best.measured.cap_bytes;
+    let mut progress = Progress::new(Talk::new(request.quiet), spec.output.clone());
+    match supervise::supervise(&mut executor, &device, cap_bytes, &spec, &mut progress)? {
+        Some(summary) if summary.ending != Ending::Stopped => {
+            drop(progress);
+            print!("{}", conclusion(&summary, &spec, cap_bytes));
+            Ok(Exit::Answered)
+        }
+        stopped => {
+            let saved = stopped.map_or(String::new(), |summary| format!(" after step {}", summary.steps));
+            progress
+                .talk
+                .line(&format!("stopped{saved}; the same command with --resume goes on from the last snapshot"));
+            Ok(Exit::Interrupted)
+        }
+    }
+}
+
+fn conclusion(summary: &Summary, spec: &TrainSpec, cap: Option<u64>) -> String {
+    let early = if summary.ending == Ending::Early { ", ended early: the score no longer improved" } else { "" };
+    let mut out = format!(
+        "Trained {} steps at {:.1} samples/s, last loss {:.4}{early}\n",
+        summary.steps, summary.samples_per_second, summary.train_loss
+    );
+    if summary.kept_step != summary.steps {
+        out += &format!("  kept     the model of step {}, the best on the held-out rows\n", summary.kept_step);
+    }
+    if let Some(scores) = &summary.scores {
+        out += &format!("  held out {}\n", in_words(scores));
+        out += &super::per_class::table(scores);
+    }
+    let cap = cap.map_or(String::new(), |cap| format!(" of {}", ByteSize(cap)));
+    out += &format!("  memory   {}{cap} at the peak\n", ByteSize(summary.peak_bytes));
+    out + &format!("  model    {}\n", spec.output.display())
+}

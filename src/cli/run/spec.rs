@@ -1,0 +1,155 @@
+//! From options and `best.toml` to what a worker is told.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{METRICS, Request, TENSORBOARD};
+use crate::cli::options::TrainOptions;
+use crate::model::source::{self, ModelFiles};
+use crate::plan::Knobs;
+use crate::probe::protocol::ModelSource;
+use crate::train::snapshot::Snapshots;
+use crate::train::spec::{DataSpec, Duration, Evaluation, Hyper, Saving, Selection, Start, TrainSpec};
+use crate::train::trainer::SNAPSHOTS;
+
+/// What a worker is told to do.
+///
+/// # Errors
+/// If an option makes no sense, or the output folder is not free.
+pub fn spec(request: &Request) -> Result<TrainSpec> {
+    let Request { best, train, data, .. } = request;
+    let model = match (&request.model, &best.model.source) {
+        (_, ModelSource::Program(name)) => bail!(
+            "{} was found by a program of your own for its model {name}: train with that program, at these knobs",
+            request.config.display()
+        ),
+        (Some(folder), _) => source::parse(&folder.display().to_string())?,
+        (None, ModelSource::Folder(folder)) => ModelSource::Folder(folder.clone()),
+        (None, ModelSource::Preset(name)) => bail!(
+            "{} was found for the preset {name}, which has no weights and no tokenizer: give --model the folder of a \
+             pretrained model of that shape",
+            request.config.display()
+        ),
+    };
+    let (known, columns) = match &best.data {
+        Some(known) => (Some(known.file.clone()), known.columns.as_slice()),
+        None => (None, &[][..]),
+    };
+    let file = data.data.clone().or(known).context("give --data, the file to train on")?;
+    let output =
+        train.output.clone().unwrap_or_else(|| request.config.parent().unwrap_or(Path::new(".")).join("model"));
+    refuse_full(&output, train)?;
+    let text = data.text_column.clone().or(columns.first().cloned()).unwrap_or_else(|| data.text());
+    let label = data.label_column.clone().or(columns.last().cloned()).unwrap_or_else(|| data.label());
+    let pair = data.text_pair_column.clone().or((columns.len() == 3).then(|| columns[1].clone()));
+    let knobs = match request.freeze_layers {
+        Some(layers) => freeze(best.config.knobs(), layers, &model)?,
+        None => best.config.knobs(),
+    };
+    Ok(TrainSpec {
+        model,
+        data: DataSpec {
+            train: file,
+            evaluation: match (&train.eval_data, train.eval_fraction) {
+                (Some(file), _) => Evaluation::File(file.clone()),
+                (None, fraction) => Evaluation::Fraction(fraction.unwrap_or(0.1)),
+            },
+            text,
+            pair,
+            label,
+            regression: data.regression.then_some(true),
+        },
+        knobs,
+        effective_batch: best.config.effective_batch,
+        max_length: best.config.max_length,
+        proven_length: best.data.as_ref().map_or(best.config.max_length, |data| data.longest),
+        duration: match (train.steps, train.epochs) {
+            (Some(steps), _) => Duration::Steps(steps),
+            (None, epochs) => Duration::Epochs(epochs.unwrap_or(3.0)),
+        },
+        hyper: hyper(train)?,
+        seed: request.seed.unwrap_or(best.study.seed),
+        output,
+        saving: Saving { every: train.snapshot_every, keep: train.keep_snapshots },
+        selection: match train.patience {
+            Some(_) => Selection::Best { patience: train.patience },
+            None if train.keep_best => Selection::Best { patience: None },
+            None => Selection::Last,
+        },
+        start: if train.resume { Start::Resume } else { Start::Fresh },
+    })
+}
+
+/// `embeddings`, or a number of layers.
+pub fn frozen(text: &str) -> Result<usize, String> {
+    match text {
+        "embeddings" => Ok(0),
+        _ => text.parse().map_err(|_| format!("'{text}' is neither a number of layers nor the word embeddings")),
+    }
+}
+
+/// The same configuration with fewer trained layers: it needs no more than what was proven.
+fn freeze(knobs: Knobs, layers: usize, model: &ModelSource) -> Result<Knobs> {
+    let all = ModelFiles::open(model)?.config.layers;
+    ensure!(layers <= all, "--freeze-layers {layers}: the model has {all} layers");
+    if let Some(proven) = knobs.frozen_layers {
+        ensure!(
+            layers >= proven,
+            "--freeze-layers {layers}: the configuration was proven with {proven} frozen layers; fewer need more memory, \
+             so probe again without freezing"
+        );
+    }
+    Ok(Knobs { frozen_layers: Some(layers), ..knobs })
+}
+
+fn hyper(train: &TrainOptions) -> Result<Hyper> {
+    let share = |flag: &str, value: f64| -> Result<f64> {
+        ensure!((0.0..1.0).contains(&value), "{flag} {value}: a share from 0 up to (not including) 1 is needed");
+        Ok(value)
+    };
+    ensure!(
+        train.learning_rate > 0.0 && train.learning_rate.is_finite(),
+        "--learning-rate {}: a number above 0 is needed",
+        train.learning_rate
+    );
+    ensure!(train.weight_decay >= 0.0, "--weight-decay {}: 0 or more is needed", train.weight_decay);
+    ensure!(train.clip_norm >= 0.0, "--clip-norm {}: 0 or more is needed", train.clip_norm);
+    ensure!(train.epochs.is_none_or(|e| e > 0.0 && e.is_finite()), "--epochs: a number above 0 is needed");
+    ensure!(train.steps != Some(0), "--steps 0: at least 1 is needed");
+    ensure!(train.patience != Some(0), "--patience 0: at least 1 evaluation is needed");
+    ensure!(train.keep_snapshots > 0, "--keep-snapshots 0: at least 1 is needed");
+    Ok(Hyper {
+        learning_rate: train.learning_rate,
+        decay: train.schedule,
+        warmup: share("--warmup", train.warmup)?,
+        weight_decay: train.weight_decay,
+        clip_norm: train.clip_norm,
+        label_smoothing: share("--label-smoothing", train.label_smoothing)?,
+        balance_classes: train.balance_classes,
+        evaluate_every: train.evaluate_every,
+    })
+}
+
+/// A trained model is hours of work: neither it nor an unfinished run is overwritten by accident.
+fn refuse_full(output: &Path, train: &TrainOptions) -> Result<()> {
+    if train.resume || train.overwrite {
+        return Ok(());
+    }
+    let snapshots = Snapshots::new(output.join(SNAPSHOTS), 1);
+    ensure!(
+        snapshots.list().is_empty(),
+        "an unfinished run is in {}: go on with it by --resume, or start anew with --overwrite",
+        output.display()
+    );
+    // Logs alone are what a run leaves that failed before anything was worth keeping.
+    let logs = [METRICS, TENSORBOARD];
+    let mut entries = std::fs::read_dir(output).into_iter().flatten().flatten();
+    let full = entries.any(|entry| !logs.iter().any(|log| entry.file_name() == *log));
+    ensure!(
+        !full,
+        "{} is not empty: choose another folder with --output, or allow to overwrite it with --overwrite",
+        output.display()
+    );
+    Ok(())
+}
