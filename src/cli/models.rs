@@ -22,7 +22,7 @@ impl Model {
     pub fn identity(&self) -> String {
         match (&self.source, &self.origin) {
             (_, Some((_, snapshot))) => snapshot.to_string(),
-            (ModelSource::Preset(name), None) => name.clone(),
+            (ModelSource::Preset(name) | ModelSource::Program(name), None) => name.clone(),
             (ModelSource::Folder(folder), None) => {
                 std::path::absolute(folder).unwrap_or(folder.clone()).display().to_string()
             }

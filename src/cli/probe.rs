@@ -17,7 +17,7 @@ use super::workload::{self, Workload};
 use crate::device::select;
 use crate::model::hub::Need;
 use crate::model::presets;
-use crate::plan::{ByteSize, Outcome};
+use crate::plan::ByteSize;
 use crate::probe::protocol::{Attempt, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
 use crate::probe::{Executor, LocalProcess, Workers, interrupt};
 use crate::report::terminal::{self, Row};
@@ -100,9 +100,6 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Trials that one worker process may serve while all of them fit.
-const WARM_JOBS: usize = 16;
-
 /// Searches, prints the answer and writes `best.toml`.
 ///
 /// # Errors
@@ -174,7 +171,7 @@ impl<'a> Study<'a> {
         }
         .interrupt(self.interrupted);
         if !self.arguments.fresh_workers {
-            executor = executor.workers(Workers::Warm { max_jobs: WARM_JOBS });
+            executor = executor.workers(Workers::WARM);
         }
         let talk = std::cell::RefCell::new(talk);
         let layers = self.workload.config.layers;
@@ -437,25 +434,12 @@ struct Teller<'a, 't> {
 
 impl Observer for Teller<'_, '_> {
     fn asked(&mut self, number: usize, request: &Request, expected_seconds: Option<f64>) {
-        let time = expected_seconds.map_or(String::new(), |s| format!(", about {s:.0} s"));
-        let configuration = terminal::configuration(&request.knobs, self.effective_batch, self.layers);
-        let mut talk = self.talk.borrow_mut();
-        talk.line(&format!("{number:>3}  {configuration}\n     why: {}{time}", request.why));
+        let text = terminal::asked(number, request, expected_seconds, self.effective_batch, self.layers);
+        self.talk.borrow_mut().line(&text);
     }
 
     fn told(&mut self, trial: &Trial, derived: &Derived) {
-        let attempt = &trial.attempt;
-        let text = match (attempt.outcome, &attempt.measurement) {
-            (Outcome::Fit, Some(measured)) => format!(
-                "fits: {} at the peak, {} samples/s",
-                ByteSize(measured.peak_bytes),
-                derived.samples_per_second.map_or("?".into(), |s| format!("{s:.2}"))
-            ),
-            (Outcome::Pruned, _) => format!("left out: {}: {}", trial.knobs, attempt.reason),
-            (outcome, _) => format!("{outcome}: {}", attempt.reason),
-        };
-        let mut talk = self.talk.borrow_mut();
-        talk.line(&format!("     {text} ({:.1} s)", attempt.wall_seconds));
+        self.talk.borrow_mut().line(&terminal::told(trial, derived));
     }
 
     fn best(&mut self, answer: &Answer) {

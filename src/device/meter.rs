@@ -43,6 +43,8 @@ static PEAK: Padded<AtomicUsize> = Padded(AtomicUsize::new(0));
 static LIMIT: Padded<AtomicUsize> = Padded(AtomicUsize::new(UNCAPPED));
 /// Value of [`LIVE`] when the meter was armed.
 static BASELINE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes in use when the meter is armed that count nevertheless; see [`inherit`].
+static INHERITED: AtomicUsize = AtomicUsize::new(0);
 /// Where refusals are written; negative for nowhere.
 static REPORT_FD: AtomicI32 = AtomicI32::new(-1);
 /// Refusals since the meter was armed.
@@ -82,11 +84,31 @@ impl Default for Meter {
     }
 }
 
-/// Takes the bytes in use now as the baseline, caps what may be used above it, resets the peak and the count of
+/// Whether this program declared a [`Meter`] as its global allocator: without one nothing is counted and nothing capped.
+pub fn installed() -> bool {
+    // Something that lives while the count is read: a program that allocated nothing at all would read zero, too.
+    let held = std::hint::black_box(Box::new(0u8));
+    let counted = LIVE.0.load(SeqCst) > 0;
+    drop(held);
+    counted
+}
+
+/// Bytes in use in the whole process, baseline or not.
+pub fn in_use() -> usize {
+    LIVE.0.load(SeqCst)
+}
+
+/// Counts `bytes` of those in use as above the baseline at every [`arm`] from now on: what work that has ended left
+/// behind in buffers that a runtime keeps for the next time. Work in a fresh process has to take them, too.
+pub fn inherit(bytes: usize) {
+    INHERITED.store(bytes, SeqCst);
+}
+
+/// Takes the bytes in use now, but for those [inherited](inherit), as the baseline, caps what may be used above it, resets the peak and the count of
 /// refusals. `None` counts without a cap. Threads that allocate during the call are counted on one side or the other.
 pub fn arm(cap: Option<u64>) {
     disarm();
-    let baseline = LIVE.0.load(SeqCst);
+    let baseline = LIVE.0.load(SeqCst).saturating_sub(INHERITED.load(SeqCst));
     BASELINE.store(baseline, SeqCst);
     REFUSALS.store(0, SeqCst);
     reset_peak();
@@ -94,9 +116,9 @@ pub fn arm(cap: Option<u64>) {
     LIMIT.0.store(limit, SeqCst);
 }
 
-/// Lifts the cap. Counting goes on, above the same baseline.
-pub fn disarm() {
-    LIMIT.0.store(UNCAPPED, SeqCst);
+/// Lifts the cap, and returns whether there was one. Counting goes on, above the same baseline.
+pub fn disarm() -> bool {
+    LIMIT.0.swap(UNCAPPED, SeqCst) != UNCAPPED
 }
 
 /// Bytes in use above the baseline; 0 while more of the older bytes were freed than new ones taken.

@@ -34,6 +34,9 @@ impl ModelFiles {
                 Some(config) => Ok(ModelFiles { config, folder: None, original: None }),
                 None => bail!("there is no preset '{name}': {}", known_presets()),
             },
+            ModelSource::Program(name) => {
+                bail!("'{name}' is a model of the program that probed it: only that program can build it")
+            }
             ModelSource::Folder(folder) => {
                 let file = folder.join("config.json");
                 let config = ModelConfig::from_file(&file)?;

@@ -56,6 +56,11 @@ pub enum Workers {
     },
 }
 
+impl Workers {
+    /// Kept while all fits, for a number of jobs that still bounds what a leak could add up to.
+    pub const WARM: Workers = Workers::Warm { max_jobs: 16 };
+}
+
 /// Runs jobs in worker processes.
 ///
 /// Each worker is the leader of a process group, which ends with it, with this value, with the thread that called

@@ -5,7 +5,7 @@
 //! A signal that was ignored when the program started (`nohup`) stays ignored.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 
 use super::os::{self, Group};
 
@@ -15,14 +15,57 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Raised by the second one, before it kills: the process is about to end.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 
+/// Who wants to be asked first. While nobody does, a signal ends the process as it would have without a handler.
+static LISTENERS: AtomicU32 = AtomicU32::new(0);
+
 /// Groups to kill at the second signal; 0 is an empty slot. An array, for a handler may not take a lock.
 static RUNNING: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 
-/// Catches SIGINT, SIGTERM and SIGHUP, and returns the flag that the first of them raises.
+/// Catches SIGINT, SIGTERM and SIGHUP for the rest of the process, and returns the flag that the first of them raises.
 ///
 /// # Errors
 /// If the system refuses a handler.
 pub fn install() -> io::Result<&'static AtomicBool> {
+    LISTENERS.fetch_add(1, SeqCst);
+    handle()
+}
+
+/// Signals caught for as long as this lives, in a program that has other things to do afterwards.
+#[derive(Debug)]
+pub struct Caught(&'static AtomicBool);
+
+impl Caught {
+    /// As [`install`], until this is dropped. From then on a signal ends the process again. A signal that was caught
+    /// for somebody earlier is not held against who comes next.
+    ///
+    /// # Errors
+    /// If the system refuses a handler.
+    pub fn new() -> io::Result<Self> {
+        if LISTENERS.fetch_add(1, SeqCst) == 0 {
+            INTERRUPTED.store(false, SeqCst);
+        }
+        match handle() {
+            Ok(flag) => Ok(Caught(flag)),
+            Err(error) => {
+                LISTENERS.fetch_sub(1, SeqCst);
+                Err(error)
+            }
+        }
+    }
+
+    /// The flag that the first signal raises.
+    pub fn flag(&self) -> &'static AtomicBool {
+        self.0
+    }
+}
+
+impl Drop for Caught {
+    fn drop(&mut self) {
+        LISTENERS.fetch_sub(1, SeqCst);
+    }
+}
+
+fn handle() -> io::Result<&'static AtomicBool> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         os::handle(signal, on_signal)?;
     }
@@ -31,7 +74,7 @@ pub fn install() -> io::Result<&'static AtomicBool> {
 
 /// Keeps to atomics, `kill` and `_exit`.
 extern "C" fn on_signal(signal: libc::c_int) {
-    if INTERRUPTED.swap(true, SeqCst) {
+    if INTERRUPTED.swap(true, SeqCst) || LISTENERS.load(SeqCst) == 0 {
         LEAVING.store(true, SeqCst);
         for group in &RUNNING {
             os::signal_group(Group(group.load(SeqCst)), libc::SIGKILL);

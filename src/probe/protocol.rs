@@ -28,6 +28,8 @@ pub enum ModelSource {
     Preset(String),
     /// A Hugging Face folder: `config.json`, `model.safetensors`, `tokenizer.json`.
     Folder(PathBuf),
+    /// A model that only the program which asks can build, by the name it gave (see [`crate::library`]).
+    Program(String),
 }
 
 /// Everything that a worker is asked to do.

@@ -7,6 +7,7 @@ use super::sheet::{Row, Sheet};
 use super::svg::{STYLE, escape, short};
 use super::terminal;
 use crate::plan::{ByteSize, OptimizerKind, Outcome};
+use crate::probe::protocol::ModelSource;
 use crate::study::best::{Best, NeighbourTable};
 
 /// Width of plots on wide screens, and on narrow ones.
@@ -287,8 +288,13 @@ fn next_steps(sheet: &Sheet) -> String {
     match &sheet.best {
         Some(best) => {
             let file = quoted(&sheet.folder.join(crate::study::journal::BEST).display().to_string());
+            if let ModelSource::Program(name) = &best.model.source {
+                let _ =
+                    write!(out, "<p>Train with the program that has the model {}, at these knobs.</p>", escape(name));
+                return out + "</section>\n";
+            }
             let run = match (&best.data, &best.model.source) {
-                (Some(data), crate::probe::protocol::ModelSource::Folder(_)) => {
+                (Some(data), ModelSource::Folder(_)) => {
                     format!("autofit run --config {file} --data {}", quoted(&data.file.display().to_string()))
                 }
                 _ => format!("autofit run --config {file} --model DIR --data FILE.csv"),

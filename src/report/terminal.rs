@@ -1,11 +1,12 @@
 //! The table of trials and the answer as plain text: readable without colour, at 80 columns.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crate::plan::{ByteSize, Knobs, OptimizerKind, Outcome};
 use crate::study::answer::{Answer, Neighbour};
+use crate::study::row::Derived;
 use crate::study::shortfall::Shortfall;
-use crate::study::trial::Trial;
+use crate::study::trial::{Request, Trial};
 
 /// A trial with its speed, where it was measured.
 #[derive(Clone, Debug)]
@@ -25,15 +26,13 @@ pub fn density(knobs: &Knobs, layers: usize) -> String {
     }
 }
 
-/// One configuration in one line.
+/// One configuration in one line. `layers` is 0 for a model that knows no checkpointing.
 pub fn configuration(knobs: &Knobs, effective_batch: usize, layers: usize) -> String {
     let accumulation = knobs.accumulation(effective_batch);
-    let mut text = format!(
-        "{} · micro-batch {} × {accumulation} · {}",
-        knobs.precision,
-        knobs.micro_batch,
-        density(knobs, layers)
-    );
+    let mut text = format!("{} · micro-batch {} × {accumulation}", knobs.precision, knobs.micro_batch);
+    if layers > 0 {
+        let _ = write!(text, " · {}", density(knobs, layers));
+    }
     if knobs.optimizer != OptimizerKind::AdamW {
         let _ = write!(text, " · {}", knobs.optimizer);
     }
@@ -78,6 +77,35 @@ pub fn table(rows: &[Row<'_>], winner: Option<&Knobs>, effective_batch: usize, l
     out
 }
 
+/// A probe that starts, in two lines: what and why. `seconds` are those expected, where they can be.
+pub fn asked(number: usize, request: &Request, seconds: Option<f64>, effective_batch: usize, layers: usize) -> String {
+    let time = seconds.map_or(String::new(), |s| format!(", about {s:.0} s"));
+    let configuration = configuration(&request.knobs, effective_batch, layers);
+    format!("{number:>3}  {configuration}\n     why: {}{time}", request.why)
+}
+
+/// What became of a probe, in one line.
+pub fn told(trial: &Trial, derived: &Derived) -> String {
+    let attempt = &trial.attempt;
+    let text = match (attempt.outcome, &attempt.measurement) {
+        (Outcome::Fit, Some(measured)) => format!(
+            "fits: {} at the peak, {} samples/s",
+            ByteSize(measured.peak_bytes),
+            derived.samples_per_second.map_or("?".into(), |s| format!("{s:.2}"))
+        ),
+        (Outcome::Pruned, _) => format!("left out: {}: {}", trial.knobs, attempt.reason),
+        (outcome, _) => format!("{outcome}: {}", attempt.reason),
+    };
+    format!("     {text} ({:.1} s)", attempt.wall_seconds)
+}
+
+impl fmt::Display for Answer {
+    /// Several lines: the configuration, its speed, what the memory at the peak is made of, and the neighbours.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&answer(self, self.cap_bytes, self.effective_batch, self.measurement.layers))
+    }
+}
+
 /// The answer, its memory and its neighbours.
 pub fn answer(answer: &Answer, cap: Option<u64>, effective_batch: usize, layers: usize) -> String {
     let mut out = String::new();
@@ -91,12 +119,14 @@ pub fn answer(answer: &Answer, cap: Option<u64>, effective_batch: usize, layers:
     );
     let peak = ByteSize(score.peak_bytes);
     let _ = match cap {
-        Some(cap) => writeln!(out, "  memory   {peak} of {} at the longest rows", ByteSize(cap)),
-        None => writeln!(out, "  memory   {peak} at the longest rows; no cap was given"),
+        Some(cap) => writeln!(out, "  memory   {peak} of {} at the largest samples", ByteSize(cap)),
+        None => writeln!(out, "  memory   {peak} at the largest samples; no cap was given"),
     };
     out += &bar(answer, cap.unwrap_or(score.peak_bytes));
     let _ = writeln!(out, "  next     {}", neighbour(&answer.larger_micro, "larger micro-batch"));
-    let _ = writeln!(out, "           {}", neighbour(&answer.lower_density, "fewer layers recomputed"));
+    if layers > 0 {
+        let _ = writeln!(out, "           {}", neighbour(&answer.lower_density, "fewer layers recomputed"));
+    }
     if !answer.certified {
         let _ = writeln!(out, "  NOT certified: there was no time for the longer probe with an evaluation batch");
     }
@@ -141,6 +171,18 @@ fn bar(answer: &Answer, cap: u64) -> String {
 
 /// Why nothing fits, and which single change would.
 pub fn shortfall(shortfall: &Shortfall, effective_batch: usize, layers: usize) -> String {
+    let mut out = needs(shortfall, effective_batch, layers);
+    if shortfall.cures.is_empty() {
+        let _ = writeln!(out, "  No single change would make it fit.");
+    }
+    for cure in &shortfall.cures {
+        let _ = writeln!(out, "  This would fit (about {}): {}", ByteSize(cure.peak_bytes), cure.change);
+    }
+    out
+}
+
+/// Why nothing fits.
+pub fn needs(shortfall: &Shortfall, effective_batch: usize, layers: usize) -> String {
     let mut out = String::new();
     let cap = shortfall.cap_bytes.map_or("the device's memory".into(), |cap| ByteSize(cap).to_string());
     let _ = writeln!(out, "Nothing fits into {cap}.");
@@ -155,11 +197,5 @@ pub fn shortfall(shortfall: &Shortfall, effective_batch: usize, layers: usize) -
         ByteSize(shortfall.optimizer_bytes),
         ByteSize(shortfall.activation_bytes)
     );
-    if shortfall.cures.is_empty() {
-        let _ = writeln!(out, "  No single change would make it fit.");
-    }
-    for cure in &shortfall.cures {
-        let _ = writeln!(out, "  This would fit (about {}): {}", ByteSize(cure.peak_bytes), cure.change);
-    }
     out
 }

@@ -68,6 +68,10 @@ pub struct Answer {
     pub knobs: Knobs,
     /// Forward/backward passes per optimizer step.
     pub accumulation: usize,
+    /// Samples per optimizer step.
+    pub effective_batch: usize,
+    /// Bytes that the workload may use; `None` where there was no cap.
+    pub cap_bytes: Option<u64>,
     /// Speed and peak, pooled over all its probes.
     pub score: Score,
     /// Its last measurement.
@@ -116,6 +120,8 @@ impl Answer {
         Some(Answer {
             knobs: score.knobs,
             accumulation: score.knobs.accumulation(problem.effective_batch),
+            effective_batch: problem.effective_batch,
+            cap_bytes: problem.cap_bytes,
             score,
             measurement: tally.measurement.clone()?,
             evaluation_peak_bytes: tally.evaluation_peak_bytes,

@@ -143,7 +143,7 @@ impl From<&Neighbour> for NeighbourTable {
 /// Table `[model]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Model {
-    /// `preset = "…"` or `folder = "…"`.
+    /// `preset = "…"`, `folder = "…"` or `program = "…"`.
     #[serde(flatten)]
     pub source: ModelSource,
     /// `owner/name` of the Hugging Face repository that the folder is a copy of.
@@ -152,7 +152,7 @@ pub struct Model {
     /// Its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Classes of the head.
+    /// Classes of the head; 1 for a program's own model, whose outputs are its own business.
     pub num_labels: usize,
 }
 
@@ -221,7 +221,7 @@ impl Best {
         let (low, high) = score.interval();
         let model = match (&setting.model.source, &setting.model.repository) {
             (_, Some(repository)) => repository.clone(),
-            (ModelSource::Preset(name), None) => name.clone(),
+            (ModelSource::Preset(name) | ModelSource::Program(name), None) => name.clone(),
             (ModelSource::Folder(path), None) => path.display().to_string(),
         };
         let probes = || trials.iter().filter(|trial| trial.purpose != Purpose::Prune);
@@ -278,8 +278,11 @@ impl Best {
     /// # Errors
     /// If the folder can't be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let head =
-            "# The fastest measured configuration that fits. Written by autofit; train with: autofit run --config\n";
+        let train = match &self.model.source {
+            ModelSource::Program(name) => format!("the program that has the model {name}"),
+            _ => "autofit run --config".into(),
+        };
+        let head = format!("# The fastest measured configuration that fits. Written by autofit; train with: {train}\n");
         files::write_whole(path, &format!("{head}\n{}", toml::to_string(self).context("writing the answer")?))
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::problem::{Branch, Problem, SizeHint};
 use super::regression::{Observation, Point, Posterior, Prediction, Prior, normal_cdf, normal_pdf};
 use crate::plan::{Knobs, OptimizerKind, Precision};
+use crate::probe::protocol::Measurement;
 
 /// Beliefs about M0, A0, A1, A2 relative to [`SizeHint`]'s guess. Optimizers share all but M0; precisions less.
 const PRIOR: Prior<4> =
@@ -41,6 +42,25 @@ impl StaticBytes {
 }
 
 impl SizeHint {
+    /// The size of a model whose inside is not known, from one measured probe: a shape for which the guesses below
+    /// give the bytes of that probe. Of such a size only the guesses mean anything; it knows no rows that could be
+    /// shorter, and no part of it can be frozen.
+    ///
+    /// `layers` are those that can be recomputed; 1 where none can.
+    pub fn measured(layers: usize, knobs: &Knobs, measured: &Measurement) -> SizeHint {
+        let blank = SizeHint { parameters: 1, hidden: 1, layers, intermediate: 0, heads: 0, vocab: 0, length: 1 };
+        let branch = Branch::of(knobs);
+        let fixed = measured.weight_bytes + measured.gradient_bytes + measured.optimizer_bytes;
+        let parameters = (fixed as f64 / blank.static_bytes(branch).total()).round().max(1.0) as u64;
+        let [_, a0, a1, a2] = blank.memory_guess(branch);
+        let (micro, r) = (knobs.micro_batch as f64, knobs.checkpoint_layers as f64);
+        let kept = layers.saturating_sub(knobs.checkpoint_layers).max(1) as f64;
+        // All three grow with the width alone.
+        let activations = measured.peak_bytes.saturating_sub(fixed) as f64;
+        let hidden = (activations / (micro * (a0 + kept * a1 + r * a2))).round().max(1.0) as usize;
+        SizeHint { parameters, hidden, ..blank }
+    }
+
     /// Parameters of one encoder layer: four attention projections and two of the feed-forward block.
     fn layer_parameters(&self) -> f64 {
         let (h, i) = (self.hidden as f64, self.intermediate as f64);
@@ -208,4 +228,34 @@ fn point(size: &SizeHint, knobs: &Knobs) -> Point<4> {
     let kept = size.layers.saturating_sub(knobs.checkpoint_layers).max(1) as f64;
     let place = Some([micro.ln(), r / size.layers as f64]);
     Point { branch, features: [m0, micro * a0, micro * kept * a1, micro * r * a2], place }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measured_size_guesses_what_was_measured() {
+        let all = OptimizerKind::ALL.into_iter().flat_map(|optimizer| Precision::ALL.map(|p| (optimizer, p)));
+        for (optimizer, precision) in all {
+            for (layers, micro, r) in [(1, 1, 0), (12, 1, 12), (12, 4, 3), (6, 32, 6)] {
+                let knobs = Knobs { optimizer, ..Knobs::new(precision, micro, r) };
+                let measured = Measurement {
+                    peak_bytes: 900 << 20,
+                    weight_bytes: 100 << 20,
+                    gradient_bytes: 90 << 20,
+                    optimizer_bytes: 210 << 20,
+                    ..Measurement::default()
+                };
+                let [m0, a0, a1, a2] = SizeHint::measured(layers, &knobs, &measured).memory_guess(Branch::of(&knobs));
+                let guess = MemoryCoefficients { m0, a0, a1, a2 };
+                assert!((m0 / f64::from(400 << 20) - 1.0).abs() < 1e-3, "{knobs}: {m0}");
+                let peak = guess.peak(layers, micro, r);
+                assert!((peak / f64::from(900 << 20) - 1.0).abs() < 1e-3, "{knobs}: {peak}");
+            }
+        }
+        // Without activations, or anything at all, every guess stays above zero: models divide by it.
+        let nothing = SizeHint::measured(1, &Knobs::new(Precision::Fp32, 1, 0), &Measurement::default());
+        assert!(nothing.memory_guess(Branch::of(&Knobs::new(Precision::Fp32, 1, 0))).iter().all(|&guess| guess > 0.0));
+    }
 }

@@ -6,87 +6,74 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use anyhow::Result;
+use burn::tensor::Device;
 
-use crate::data::batch::PadTo;
-use crate::data::corpus::Targets;
-use crate::data::synthetic;
-use crate::data::tokenize::Encoded;
+use super::training::{Evaluation, Timing, Training};
 use crate::device::memory::Memory;
 use crate::device::select::Selected;
-use crate::model::source::ModelFiles;
-use crate::model::{Classifier, ModelConfig};
-use crate::probe::protocol::{Measurement, ProbeSpec, Report};
-use crate::train::Learner;
-use crate::train::batch::MicroBatch;
-use crate::train::cutting;
-use crate::train::evaluate;
-use crate::train::step::StepSettings;
+use crate::plan::Knobs;
+use crate::probe::protocol::{Effort, Measurement, Report};
 
-/// Any rate above zero: a probe's updates must be real ones.
-const LEARNING_RATE: f64 = 1e-5;
+/// What is asked of one probe, whatever is trained.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    /// The combination to try.
+    pub knobs: Knobs,
+    /// Samples per optimizer step.
+    pub effective_batch: usize,
+    /// How long to measure.
+    pub effort: Effort,
+    /// Layers of the model, L; 0 where it knows no checkpointing.
+    pub layers: usize,
+    /// Bytes that the workload may use; `None` means no cap.
+    pub cap: Option<u64>,
+    /// When the probe began.
+    pub started: Instant,
+}
 
-/// Measures one trial.
+/// Measures one trial: sets the cap, has the model built on the device (with autodiff) and trains it for a few steps.
 ///
 /// # Errors
-/// If the model can't be read. Running out of memory ends the process (CPU) or comes as a panic (accelerators).
-pub fn measure(spec: &ProbeSpec, selected: &Selected, cap: Option<u64>, say: &mut dyn FnMut(String)) -> Result<Report> {
-    let started = Instant::now();
-    let files = ModelFiles::open(&spec.model)?;
-    let labels = (0..spec.num_labels.max(1)).map(|i| format!("LABEL_{i}")).collect();
-    let config = files.config.clone().with_labels(labels);
-    let rows = Rows::new(spec, &config)?;
-    let memory = Memory::open(selected, cap);
+/// If the model can't be built or a step fails. Running out of memory ends the process (CPU) or comes as an error or a
+/// panic that says so (accelerators).
+pub fn measure<T: Training>(
+    question: Question,
+    selected: &Selected,
+    say: &mut dyn FnMut(String),
+    build: impl FnOnce(&Device) -> Result<T>,
+) -> Result<Report> {
+    let memory = Memory::open(selected, question.cap);
+    let inherited = memory.live();
     say("building the model".into());
     let device = selected.device.clone().autodiff();
-    let (model, _) = files.load(&config, spec.seed, &device).context("loading the model")?;
-    let learner = Learner::new(model, config, StepSettings::new(spec.knobs, spec.seed), device);
-    let setup_seconds = started.elapsed().as_secs_f64();
-    Probe { spec, learner, rows, memory, out: Measurement { setup_seconds, ..Measurement::default() } }.run(say)
+    let training = build(&device)?;
+    let setup_seconds = question.started.elapsed().as_secs_f64();
+    let weight_bytes = memory.live().saturating_sub(inherited);
+    let out = Measurement { setup_seconds, weight_bytes, layers: question.layers, ..Measurement::default() };
+    Probe { question, training, device, memory, pending: 0, out }.run(say)
 }
 
-/// The rows of a probe: random token ids of the lengths that training will meet.
-struct Rows {
-    longest: Vec<Encoded>,
-    typical: Vec<Encoded>,
-}
-
-impl Rows {
-    fn new(spec: &ProbeSpec, config: &ModelConfig) -> Result<Self> {
-        let rows = |count: usize, length: usize, seed: u64| {
-            synthetic::rows(count, length, config.vocab_size, config.num_labels(), seed).map(|(rows, _)| rows)
-        };
-        let typical: Result<Vec<Encoded>> = (0u64..)
-            .zip(&spec.shapes.typical)
-            .map(|(number, &length)| rows(1, length, spec.seed + number).map(|mut row| row.swap_remove(0)))
-            .collect();
-        Ok(Rows { longest: rows(spec.knobs.micro_batch, spec.shapes.longest, spec.seed)?, typical: typical? })
-    }
-}
-
-struct Probe<'a> {
-    spec: &'a ProbeSpec,
-    learner: Learner,
-    rows: Rows,
+struct Probe<T> {
+    question: Question,
+    training: T,
+    device: Device,
     memory: Memory,
+    /// Micro-batches accumulated since the last update.
+    pending: usize,
     out: Measurement,
 }
 
-impl Probe<'_> {
+impl<T: Training> Probe<T> {
     fn run(mut self, say: &mut dyn FnMut(String)) -> Result<Report> {
-        let effort = self.spec.effort;
-        self.out.layers = self.learner.config.layers;
-        self.out.weight_bytes = self.memory.live();
-        say(format!("two optimizer steps at length {}", self.spec.shapes.longest));
+        say("two optimizer steps of the largest samples".into());
         self.worst_case()?;
         say("timing".into());
-        match self.spec.shapes.typical.is_empty() {
-            true => self.time_longest()?,
-            false => self.time_typical()?,
+        match self.training.timing() {
+            Timing::Worst => self.time_worst()?,
+            Timing::Typical => self.time_typical()?,
         }
-        if effort.evaluate {
+        if self.question.effort.evaluate {
             say("an evaluation batch".into());
             self.evaluate()?;
         }
@@ -94,165 +81,123 @@ impl Probe<'_> {
         self.verdict()
     }
 
-    /// Two optimizer steps at the longest rows, the second with accumulation if the trial has any.
+    /// Two optimizer steps at the worst shape, the second with accumulation if the trial has any.
     fn worst_case(&mut self) -> Result<()> {
-        let rows = std::mem::take(&mut self.rows.longest);
         let before = self.memory.live();
-        self.micro(&rows)?;
-        self.learner.widen_tables(self.distinct());
+        self.worst()?;
+        self.training.fill_gradient();
         self.out.gradient_bytes = self.memory.live().saturating_sub(before);
-        self.update();
+        self.update()?;
         self.out.optimizer_bytes = self.memory.live().saturating_sub(before);
         for _ in 0..if self.accumulates() { 2 } else { 1 } {
-            let seconds = self.micro(&rows)?;
-            // Where every row is this long, these are already micro-batches worth timing: the first step warmed up.
-            if self.spec.shapes.typical.is_empty() {
+            let seconds = self.worst()?;
+            // Where every sample is this large, these are already micro-batches worth timing: the first step warmed up.
+            if self.training.timing() == Timing::Worst {
                 self.out.micro_seconds.push(seconds);
             }
-            self.learner.widen_tables(self.distinct());
+            self.training.fill_gradient();
         }
-        let seconds = self.update();
+        let seconds = self.update()?;
         self.out.optimizer_seconds.push(seconds);
-        self.rows.longest = rows;
         Ok(())
     }
 
     /// More of the same until the effort is spent.
-    fn time_longest(&mut self) -> Result<()> {
-        let rows = std::mem::take(&mut self.rows.longest);
+    fn time_worst(&mut self) -> Result<()> {
         let started = Instant::now();
         while self.wants_more(started) {
-            let seconds = self.pass(&rows)?;
+            let seconds = self.worst()?;
+            self.end_pass()?;
             self.out.micro_seconds.push(seconds);
         }
-        self.finish_step();
-        self.rows.longest = rows;
-        Ok(())
+        self.finish_step()
     }
 
-    /// Micro-batches cut from whole optimizer steps as a run would cut them.
-    ///
-    /// Few of them are timed, spread over all lengths; each stands for the time of its whole step in proportion to
-    /// the arithmetic in it, and is reported as that time divided by the micro-batches of a step.
+    /// Micro-batches of the sizes that a run would meet.
     fn time_typical(&mut self) -> Result<()> {
-        let effective = self.spec.effective_batch.min(self.rows.typical.len());
-        let steps: Vec<Vec<Encoded>> = self.rows.typical.chunks(effective).map(<[_]>::to_vec).collect();
-        let count = self.spec.knobs.accumulation(self.spec.effective_batch) as f64;
         let started = Instant::now();
         let mut warm = 0;
-        'steps: for step in steps.iter().filter(|step| step.len() == effective).cycle() {
-            let parts = self.cut(step)?;
-            let whole: f64 = parts.iter().map(|part| self.work(part)).sum();
-            for part in spread(parts) {
-                if !self.wants_more(started) {
-                    break 'steps;
-                }
-                let seconds = self.pass(&part)?;
-                if warm < self.spec.effort.warmup {
-                    warm += 1;
-                } else {
-                    self.out.micro_seconds.push(seconds * whole / self.work(&part) / count);
-                }
+        while self.wants_more(started) {
+            let timed = self.training.typical()?;
+            let seconds = self.pass(timed.batch, timed.samples)?;
+            self.end_pass()?;
+            if warm < self.question.effort.warmup {
+                warm += 1;
+            } else {
+                self.out.micro_seconds.push(seconds * timed.weight);
             }
         }
-        self.finish_step();
-        Ok(())
-    }
-
-    /// A step's rows, cut as a run cuts them.
-    fn cut(&self, rows: &[Encoded]) -> Result<Vec<Vec<Encoded>>> {
-        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let (micro, longest) = (self.spec.knobs.micro_batch, self.spec.shapes.longest);
-        let parts = cutting::micro_batches(&lengths, &self.learner.config, micro, longest)?;
-        Ok(parts.into_iter().map(|part| part.into_iter().map(|i| rows[i].clone()).collect()).collect())
-    }
-
-    /// Different token ids that a step may have. These micro-batches repeat the same few; a run's do not.
-    fn distinct(&self) -> usize {
-        let all = self.spec.effective_batch * self.spec.shapes.longest;
-        self.spec.shapes.distinct.map_or(all, |bound| bound.min(all))
+        self.finish_step()
     }
 
     fn accumulates(&self) -> bool {
-        self.spec.knobs.accumulation(self.spec.effective_batch) > 1
-    }
-
-    /// A timed micro-batch. Without accumulation it is a whole step: gradients that lived on into the next one would
-    /// raise the peak above that of any run.
-    fn pass(&mut self, rows: &[Encoded]) -> Result<f64> {
-        let seconds = self.micro(rows)?;
-        if !self.accumulates() {
-            self.finish_step();
-        }
-        Ok(seconds)
-    }
-
-    /// The update that ends a step, if anything was accumulated.
-    fn finish_step(&mut self) {
-        if !self.learner.gradients().is_empty() {
-            let seconds = self.update();
-            self.out.optimizer_seconds.push(seconds);
-        }
+        self.question.knobs.accumulation(self.question.effective_batch) > 1
     }
 
     fn wants_more(&self, started: Instant) -> bool {
-        let (effort, timed) = (self.spec.effort, self.out.micro_seconds.len());
+        let (effort, timed) = (self.question.effort, self.out.micro_seconds.len());
         timed < effort.min_timed || (timed < effort.max_timed && started.elapsed().as_secs_f64() < effort.seconds)
     }
 
-    /// Floating-point operations of some rows padded together, up to a factor.
-    fn work(&self, rows: &[Encoded]) -> f64 {
-        let config = &self.learner.config;
-        let length = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
-        let matrices = 4 * config.hidden_size + 2 * config.intermediate_size;
-        (rows.len() * length * (matrices + 2 * length)) as f64
-    }
-
-    fn batch(&self, rows: &[Encoded]) -> Result<MicroBatch> {
-        let targets = match self.learner.config.num_labels() {
-            1 => Targets::Values((0..rows.len()).map(|i| i as f32 / rows.len() as f32).collect()),
-            labels => Targets::Classes((0..rows.len()).map(|i| i % labels).collect()),
-        };
-        let rows: Vec<&Encoded> = rows.iter().collect();
-        MicroBatch::new(&rows, targets, PadTo::Longest, &self.learner.config, self.learner.device())
+    /// The seconds of a micro-batch of the worst shape.
+    fn worst(&mut self) -> Result<f64> {
+        let samples = self.question.knobs.micro_batch;
+        let batch = self.training.worst(samples)?;
+        self.pass(batch, samples)
     }
 
     /// Forward and backward of one micro-batch; waits until the device is done.
-    fn micro(&mut self, rows: &[Encoded]) -> Result<f64> {
-        let batch = self.batch(rows)?;
+    fn pass(&mut self, batch: T::Batch, samples: usize) -> Result<f64> {
+        let share = samples as f64 / self.question.effective_batch as f64;
         let started = Instant::now();
-        self.learner.accumulate(&batch, self.spec.effective_batch as f64);
+        self.training.accumulate(&batch, share)?;
+        self.pending += 1;
         self.wait();
         Ok(started.elapsed().as_secs_f64())
     }
 
+    /// What follows a timed micro-batch. Without accumulation it is a whole step: gradients that lived on into the
+    /// next one would raise the peak above that of any run.
+    fn end_pass(&mut self) -> Result<()> {
+        if self.accumulates() { Ok(()) } else { self.finish_step() }
+    }
+
+    /// The update that ends a step, if anything was accumulated.
+    fn finish_step(&mut self) -> Result<()> {
+        if self.pending > 0 {
+            let seconds = self.update()?;
+            self.out.optimizer_seconds.push(seconds);
+        }
+        Ok(())
+    }
+
     /// One optimizer step; waits until the device is done.
-    fn update(&mut self) -> f64 {
+    fn update(&mut self) -> Result<f64> {
         let started = Instant::now();
-        self.out.loss = self.learner.update(LEARNING_RATE).loss;
+        self.out.loss = self.training.update()?;
+        self.pending = 0;
         self.wait();
-        started.elapsed().as_secs_f64()
+        Ok(started.elapsed().as_secs_f64())
     }
 
     /// A failure to wait is not reported here: it shows when results are read back.
     fn wait(&self) {
-        let _ = self.learner.device().sync();
+        let _ = self.device.sync();
     }
 
     fn evaluate(&mut self) -> Result<()> {
         self.out.peak_bytes = self.memory.peak();
         self.memory.reset_peak();
-        let batch = self.batch(&self.rows.longest)?;
-        let model = self.learner.model();
-        let logits = evaluate::logits(model, &self.learner.config, &batch.inputs, self.spec.knobs.precision);
-        drop(logits.into_data());
-        self.out.evaluation_peak_bytes = Some(self.memory.peak());
+        let batch = self.training.worst(self.question.knobs.micro_batch)?;
+        if self.training.evaluate(&batch)? == Evaluation::Done {
+            self.out.evaluation_peak_bytes = Some(self.memory.peak());
+        }
         Ok(())
     }
 
     /// Reads back something that depends on every update: only then is it known that all work was done.
     fn verdict(mut self) -> Result<Report> {
-        self.out.parameter_sum = parameter_sum(self.learner.model());
+        self.out.parameter_sum = self.training.parameter_sum()?;
         if !self.out.loss.is_finite() {
             return Ok(Report::NonFinite { what: format!("the loss was {}", self.out.loss) });
         }
@@ -260,53 +205,5 @@ impl Probe<'_> {
             return Ok(Report::NonFinite { what: "the updated parameters held NaN or infinity".into() });
         }
         Ok(Report::Measured(self.out))
-    }
-}
-
-/// The parts in an order in which any few in front are of all lengths: by length, then visited with a stride near the
-/// golden ratio.
-fn spread(mut parts: Vec<Vec<Encoded>>) -> Vec<Vec<Encoded>> {
-    parts.sort_by_key(|part| part.iter().map(|row| row.ids.len()).max());
-    let count = parts.len();
-    let stride = (1..=count).rev().find(|s| *s as f64 <= 0.618 * count as f64 && gcd(*s, count) == 1).unwrap_or(1);
-    (0..count).map(|i| std::mem::take(&mut parts[(count / 2 + i * stride) % count])).collect()
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// The sum over all parameters.
-fn parameter_sum(model: &Classifier) -> f64 {
-    struct Sum(Option<Tensor<1>>);
-    impl ModuleVisitor for Sum {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let sum = param.val().without_autodiff().sum();
-            self.0 = Some(match self.0.take() {
-                Some(total) => total + sum,
-                None => sum,
-            });
-        }
-    }
-    let mut visitor = Sum(None);
-    model.visit(&mut visitor);
-    visitor.0.map_or(f64::NAN, |sum| f64::from(sum.into_scalar::<f32>()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_part_is_visited_once_and_the_middle_first() {
-        let row = |length: usize| Encoded { ids: vec![0; length], type_ids: vec![0; length], truncated: false };
-        for count in 1..40 {
-            let parts: Vec<Vec<Encoded>> = (0..count).map(|n| vec![row(n + 1)]).collect();
-            let lengths: Vec<usize> = spread(parts).iter().map(|part| part[0].ids.len()).collect();
-            assert_eq!(lengths[0], count / 2 + 1);
-            let mut sorted = lengths.clone();
-            sorted.sort_unstable();
-            assert_eq!(sorted, (1..=count).collect::<Vec<_>>());
-        }
     }
 }

@@ -1,8 +1,14 @@
 //! The child process: answers the jobs of a driver with `train`.
+//!
+//! * [`training`]: what can be measured; [`measure`]: the one order of measuring it.
+//! * [`encoder`]: the built-in encoders as that.
 
+pub mod encoder;
 pub mod measure;
+pub mod training;
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use anyhow::{Context, Result};
 
@@ -20,13 +26,52 @@ use crate::train::trainer::{self, Event, Surroundings};
 /// # Errors
 /// If the driver went away.
 pub fn run() -> Result<()> {
+    run_with(answer)
+}
+
+/// As [`run`], with jobs answered by somebody else. An error becomes a report.
+///
+/// A worker that answers more than one job keeps buffers of the earlier ones (packed matrices, thread pools). A run in
+/// a process of its own takes them, so they count in every job: or what was certified warm would not fit cold.
+///
+/// # Errors
+/// If the driver went away.
+pub fn run_with(mut answer: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Result<Report>) -> Result<()> {
     meter::report_to(oom_fd());
     meter::tune();
+    let mut first = None;
     serve(|job, send| {
+        if first.is_none() {
+            make_room_for_panics();
+        }
+        let now = meter::in_use();
+        meter::inherit(now.saturating_sub(*first.get_or_insert(now)));
+        PANICKED.store(false, SeqCst);
         let report = answer(job, send);
         meter::disarm();
-        report.unwrap_or_else(|error| Report::Failed { error: format!("{error:#}") })
+        match report {
+            Ok(Report::Measured(_)) if PANICKED.load(SeqCst) => Report::Failed {
+                error: "there was a panic, which lifted the cap, and the probe went on all the same".into(),
+            },
+            Ok(report) => report,
+            Err(error) => Report::Failed { error: format!("{error:#}") },
+        }
     })
+}
+
+/// Whether a panic lifted the cap of this job.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Lifts the cap at a panic, before anything is said about it. What a backtrace reads of the program's symbols can be
+/// more than a small cap leaves, and the standard library waits for ever when memory is refused to it meanwhile.
+fn make_room_for_panics() {
+    let say = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if meter::disarm() {
+            PANICKED.store(true, SeqCst);
+        }
+        say(info);
+    }));
 }
 
 fn answer(job: &Job, send: &mut dyn FnMut(Message)) -> Result<Report> {
@@ -48,11 +93,11 @@ fn probe(job: &Job, spec: &ProbeSpec, send: &mut dyn FnMut(Message)) -> Result<R
     if let Some(report) = unsupported(&selected, &spec.knobs) {
         return Ok(report);
     }
-    measure::measure(spec, &selected, job.cap_bytes, &mut |text| send(Message::Progress(text)))
+    encoder::measure(spec, &selected, job.cap_bytes, &mut |text| send(Message::Progress(text)))
 }
 
-/// What these knobs ask for and can't be had here.
-fn unsupported(selected: &select::Selected, knobs: &Knobs) -> Option<Report> {
+/// What these knobs ask for and can't be had on a device; `None` if all can.
+pub fn unsupported(selected: &select::Selected, knobs: &Knobs) -> Option<Report> {
     let precision = knobs.precision;
     (!select::precisions(selected).contains(&precision))
         .then(|| Report::Unsupported { what: format!("{} does not compute in {precision}", selected.name) })

@@ -44,14 +44,17 @@ fn arrows_run_one_way() {
         }
     }
     for room in ["model", "data", "device", "train", "worker"] {
-        for other in ["crate::study", "crate::report", "crate::cli"] {
+        for other in ["crate::study", "crate::report", "crate::cli", "crate::library"] {
             wrong.extend(naming(room, other));
         }
     }
     for room in ["plan", "study", "probe"] {
         wrong.extend(naming(room, "crate::report"));
         wrong.extend(naming(room, "crate::cli"));
+        wrong.extend(naming(room, "crate::library"));
     }
+    wrong.extend(naming("library", "crate::cli"));
+    wrong.extend(naming("cli", "crate::library"));
     for other in ["crate::study", "crate::probe", "crate::model"] {
         wrong.extend(naming("plan", other));
     }
@@ -72,4 +75,19 @@ fn every_room_is_on_the_map() {
             assert!(map.contains(&format!("| `src/{room}` |")), "{room} is not on the map");
         }
     }
+}
+
+/// The first block of Rust in the text; comments of a module's documentation are text.
+fn rust(text: &str) -> String {
+    let plain = |line: &str| line.strip_prefix("//!").map_or(line, |l| l.strip_prefix(' ').unwrap_or(l)).to_string();
+    let lines = text.lines().map(plain).skip_while(|line| line != "```rust" && line != "```no_run").skip(1);
+    lines.take_while(|line| line != "```").collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_readme_shows_what_is_compiled() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).expect("text");
+    let (shown, compiled) = (rust(&read("README.md")), rust(&read("src/lib.rs")));
+    assert!(shown.contains("autofit::tune("), "{shown}");
+    assert_eq!(shown, compiled, "the example in the documentation of the crate is the one that is compiled");
 }

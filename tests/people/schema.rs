@@ -98,7 +98,7 @@ fn best_has_exactly_the_keys_of_its_schema() {
     for (name, table) in tables {
         let mut keys: Vec<&String> = table["properties"].as_object().expect("keys").keys().collect();
         let mut own: Vec<&String> = written[name].as_object().expect("keys").keys().collect();
-        keys.retain(|key| *key != "preset"); // The other way to name a model.
+        keys.retain(|key| !["preset", "program"].contains(&key.as_str())); // The other ways to name a model.
         own.sort();
         keys.sort();
         assert_eq!(keys, own, "[{name}]");
@@ -125,10 +125,11 @@ fn the_schema_requires_what_reading_requires() {
             assert!(check(&wrong, &schema).is_err() && !reads(&wrong), "[{name}] {key}");
         }
     }
-    let preset = json!({"preset": "distilbert", "num_labels": 2});
-    let mut other = whole.clone();
-    other["model"] = preset;
-    assert!(check(&other, &schema).is_ok() && reads(&other));
+    for source in ["preset", "program"] {
+        let mut other = whole.clone();
+        other["model"] = json!({source: "a name", "num_labels": 1});
+        assert!(check(&other, &schema).is_ok() && reads(&other), "{source}");
+    }
 }
 
 #[test]

@@ -24,6 +24,10 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
     let Request { best, train, data, .. } = request;
     let mut talk = Talk::new(request.quiet);
     let model = match (&request.model, &best.model.source) {
+        (_, ModelSource::Program(name)) => bail!(
+            "{} was found by a program of your own for its model {name}: train with that program, at these knobs",
+            request.config.display()
+        ),
         (Some(text), _) => models::find(text, request.revision.as_deref(), Need::Weights, &mut talk)?.source,
         (None, ModelSource::Folder(_)) => models::again(&best.model, &mut talk)?,
         (None, ModelSource::Preset(name)) => bail!(
