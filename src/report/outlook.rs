@@ -182,7 +182,7 @@ pub fn footnote(lines_are_detailed: bool) -> String {
     let no = if lines_are_detailed { "no: one row needs this much" } else { "no: not even one row" };
     format!(
         "\n  {no}. ~: so near to the cap that only a probe can tell.\n\
-         \x20 Nothing was run. On the CPU, measured peaks of presets lay within 0.5 % of this, of tiny models within {:.1} %;\n\
+         \x20 Nothing was run. On the CPU, measured peaks of presets lay within 0.7 % of this, of tiny models within {:.1} %;\n\
          \x20 on a GPU memory pools take more, how much was not measured. autofit probe decides.\n",
         100.0 * ERROR
     )
