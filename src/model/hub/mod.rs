@@ -1,11 +1,11 @@
 //! Models by name: a repository of the Hugging Face hub becomes a folder in the cache that all its clients share.
 //!
-//! * [`name`]: how a repository is called, `owner/name@revision`;
-//! * [`settings`]: endpoint, cache, token and offline mode, from the environment;
-//! * [`cache`]: the layout of the cache;
-//! * [`web`]: requests, redirects, patience;
-//! * [`transfer`]: one file, resumed and checked;
-//! * [`failure`]: what went wrong, and what to do next.
+//! * `name`: how a repository is called, `owner/name@revision`;
+//! * `settings`: endpoint, cache, token and offline mode, from the environment;
+//! * `cache`: the layout of the cache;
+//! * `web`: requests, redirects, patience;
+//! * `transfer`: one file, resumed and checked;
+//! * `failure`: what went wrong, and what to do next.
 //!
 //! What is in the cache is used without asking the hub: a study that is resumed, and the training after it, see the
 //! weights that were probed, with a network or without.
