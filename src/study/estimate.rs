@@ -1,6 +1,6 @@
 //! Peak memory of a training step from the model's shape alone: no probe, no tensor.
 //!
-//! Weights, gradients, optimizer state, tapes and activations follow from the shape: [`moments`] counts what the CPU's
+//! Weights, gradients, optimizer state, tapes and activations follow from the shape: `moments` counts what the CPU's
 //! kernels hold at each moment that can be the highest. What can't be counted from outside, the buffers in which
 //! matrices are packed and attention's scratch memory, was measured: the coefficients in `FP32` and `HALF` are
 //! least-squares fits to real probes, taken by `scripts/calibrate-estimate.py`, which prints them anew after a kernel
