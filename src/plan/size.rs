@@ -44,18 +44,19 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// Three significant digits in the largest unit that keeps the number at 1 or more.
+    /// Three significant digits in the largest unit in which what is printed is 1 or more: a byte less than 1 MiB prints
+    /// as 1.00 MiB, never as 1024 KiB.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(&(letter, power)) = UNITS.iter().rev().find(|&&(_, p)| self.0 >= 1024u64.pow(p)) else {
+        // What rounds to the next unit belongs to it: half of the last digit printed there.
+        let reaches = |power: u32| self.0 as f64 >= 1024f64.powi(power as i32) - 0.5 * 1024f64.powi(power as i32 - 1);
+        let Some(&(letter, power)) = UNITS.iter().rev().find(|&&(_, power)| reaches(power)) else {
             return f.pad(&format!("{} B", self.0));
         };
         let value = self.0 as f64 / 1024f64.powi(power as i32);
-        let digits = if value < 10.0 {
-            2
-        } else if value < 100.0 {
-            1
-        } else {
-            0
+        let digits = match value {
+            small if small < 9.995 => 2,
+            middle if middle < 99.95 => 1,
+            _ => 0,
         };
         f.pad(&format!("{value:.digits$} {letter}iB"))
     }
@@ -89,5 +90,19 @@ mod tests {
         assert_eq!(ByteSize(1433 << 20).to_string(), "1.40 GiB");
         assert_eq!(ByteSize(500 << 20).to_string(), "500 MiB");
         assert_eq!(ByteSize(12).to_string(), "12 B");
+        assert_eq!(ByteSize(1023).to_string(), "1023 B");
+    }
+
+    #[test]
+    fn what_rounds_to_the_next_unit_is_printed_in_it() {
+        for (power, unit) in [(1u32, "KiB"), (2, "MiB"), (3, "GiB"), (4, "TiB")] {
+            let whole = 1024u64.pow(power);
+            if power > 1 {
+                let below = ByteSize(whole - 1).to_string();
+                assert_eq!(below, format!("1.00 {unit}"));
+            }
+            assert_eq!(ByteSize(10 * whole - whole / 1000).to_string(), format!("10.0 {unit}"));
+            assert_eq!(ByteSize(100 * whole - whole / 100).to_string(), format!("100 {unit}"));
+        }
     }
 }
