@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the measured peak of a preset's training step against micro-batch and checkpoint density, as Markdown.
 
-    scripts/memory-table.py target/release/autofit distilbert 128 > results/bench/memory-distilbert.md
+    scripts/bench/memory-table.py target/release/autofit distilbert 128 > results/bench/memory-distilbert.md
 
 Every cell is a probe without a cap in a process of its own: two real optimizer steps at rows of the given length, at an
 effective batch of 64.
@@ -30,7 +30,7 @@ def main():
     layers = probe(binary, preset, length, 1, 0, "fp32")["layers"]
     print(f"# Peak of a training step: {preset}, rows of {length} tokens\n")
     print("MiB counted by the allocator above what the process held before the model was built, on the CPU; AdamW,")
-    print(f"effective batch {EFFECTIVE}. Written by `scripts/memory-table.py`.")
+    print(f"effective batch {EFFECTIVE}. Written by `scripts/bench/memory-table.py`.")
     for precision in ("fp32", "bf16"):
         print(f"\n## {precision}\n")
         print("| layers recomputed | " + " | ".join(f"micro-batch {m}" for m in MICRO) + " |")
