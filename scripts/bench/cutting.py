@@ -38,7 +38,7 @@ def seconds(worker, model, micro, longest, rows):
     """Seconds of one optimizer step, over steps of all `rows`."""
     accumulation = -(-EFFECTIVE // micro)
     timed = len(rows) // EFFECTIVE * accumulation
-    measured = worker.probe(model, knobs(micro), EFFECTIVE, longest, rows, timed, warmup=1)
+    measured = worker.probe(model, knobs(micro), EFFECTIVE, longest, rows, timed)
     passes = statistics.fmean(measured["micro_seconds"]) * accumulation
     return passes + statistics.median(measured["optimizer_seconds"])
 

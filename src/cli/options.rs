@@ -83,6 +83,9 @@ pub struct TrainOptions {
     /// Weight classes by the inverse of their frequency
     #[arg(long)]
     pub balance_classes: bool,
+    /// Train on the rows in the order of the file, in every epoch
+    #[arg(long)]
+    pub no_shuffle: bool,
     /// Evaluate every N optimizer steps, besides the end of each epoch
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub evaluate_every: usize,

@@ -2,23 +2,38 @@
 //!
 //! An order is cut into steps of one effective batch each; how a step is cut into micro-batches changes nothing here.
 
+use serde::{Deserialize, Serialize};
+
 use super::random::Random;
 
 /// Tells this use of a seed from the others.
 const PURPOSE: u64 = 1;
 
+/// How an epoch orders its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowOrder {
+    /// At random, anew for each epoch.
+    #[default]
+    Shuffled,
+    /// As the file has them.
+    AsGiven,
+}
+
 /// The order in which `epoch` visits rows `0..rows`: each exactly once.
 pub fn epoch_order(rows: usize, seed: u64, epoch: usize) -> Vec<usize> {
     let mut order = Vec::new();
-    refill(&mut order, rows, seed, epoch);
+    refill(&mut order, rows, RowOrder::Shuffled, seed, epoch);
     order
 }
 
-/// [`epoch_order`] in a vector that is there already.
-pub fn refill(order: &mut Vec<usize>, rows: usize, seed: u64, epoch: usize) {
+/// The order of an epoch in a vector that is there already.
+pub fn refill(order: &mut Vec<usize>, rows: usize, kind: RowOrder, seed: u64, epoch: usize) {
     order.clear();
     order.extend(0..rows);
-    Random::new(seed, &[PURPOSE, epoch as u64]).shuffle(order);
+    if kind == RowOrder::Shuffled {
+        Random::new(seed, &[PURPOSE, epoch as u64]).shuffle(order);
+    }
 }
 
 /// What becomes of the rows that do not fill the last step of an epoch.
@@ -64,6 +79,13 @@ mod tests {
     fn orders_never_change() {
         assert_eq!(epoch_order(10, 42, 0), [3, 7, 5, 2, 4, 0, 1, 8, 9, 6]);
         assert_eq!(epoch_order(10, 42, 1), [9, 8, 1, 6, 0, 4, 7, 3, 5, 2]);
+    }
+
+    #[test]
+    fn as_given_is_the_files_order_in_every_epoch() {
+        let mut order = vec![7];
+        refill(&mut order, 4, RowOrder::AsGiven, 42, 3);
+        assert_eq!(order, [0, 1, 2, 3]);
     }
 
     proptest! {

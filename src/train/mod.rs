@@ -21,6 +21,7 @@ pub mod restore;
 pub mod resume;
 pub mod save;
 pub mod schedule;
+mod setup;
 pub mod snapshot;
 pub mod spec;
 pub mod step;

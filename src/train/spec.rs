@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::schedule::Decay;
+use crate::data::order::RowOrder;
 use crate::plan::Knobs;
 use crate::probe::protocol::ModelSource;
 
@@ -27,6 +28,9 @@ pub struct TrainSpec {
     pub duration: Duration,
     /// The usual hyperparameters.
     pub hyper: Hyper,
+    /// The order of the rows in an epoch.
+    #[serde(default)]
+    pub order: RowOrder,
     /// Seed of the split, the order of rows, the head's weights and dropout.
     pub seed: u64,
     /// Where the model goes.

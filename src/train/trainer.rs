@@ -11,17 +11,15 @@ use burn::tensor::Device;
 use super::batch::MicroBatch;
 use super::evaluate;
 pub use super::events::{Ending, Event, Summary};
-use super::objective::Objective;
-use super::optimizer::OptimizerSettings;
 pub use super::prepare::{Prepared, prepare};
-use super::resume::{self, Best, Clock, State};
+use super::resume::{self, Best, State};
 use super::schedule::Schedule;
 use super::snapshot::Snapshots;
-use super::spec::{Duration, Every, Hyper, Selection, Start, TrainSpec};
-use super::step::{Learner, StepSettings};
-use super::{cutting, save, step};
+use super::spec::{Every, Selection, Start, TrainSpec};
+use super::step::{self, Learner};
+use super::{cutting, save, setup};
 use crate::data::batch::PadTo;
-use crate::data::corpus::{Corpus, Targets};
+use crate::data::corpus::Corpus;
 use crate::data::order::{self, LastStep};
 use crate::model::Classifier;
 use crate::model::source::ModelFiles;
@@ -94,9 +92,9 @@ impl<'a> Run<'a> {
         around: Surroundings<'a>,
     ) -> Result<Self> {
         let Prepared { files, config, train, held_out, fingerprint, order, scratch } = prepared;
-        let total_steps = total_steps(spec, train.len());
-        let settings = settings(spec, &train.targets, config.num_labels());
-        let mut state = fresh(spec, fingerprint, total_steps);
+        let total_steps = setup::total_steps(spec, train.len());
+        let settings = setup::settings(spec, &train.targets, config.num_labels());
+        let mut state = setup::fresh(spec, fingerprint, total_steps);
         let older = match spec.start {
             Start::Fresh => {
                 snapshots.clear();
@@ -132,7 +130,7 @@ impl<'a> Run<'a> {
             total_steps,
             done: state.step,
         });
-        let schedule = schedule(&spec.hyper, total_steps);
+        let schedule = setup::schedule(&spec.hyper, total_steps);
         let saved_at = Instant::now();
         let mut run = Run {
             spec,
@@ -162,7 +160,7 @@ impl<'a> Run<'a> {
             }
             let (epoch, within) = (self.state.step / per_epoch, self.state.step % per_epoch);
             if self.epoch != Some(epoch) {
-                order::refill(&mut self.order, self.train.len(), self.spec.seed, epoch);
+                order::refill(&mut self.order, self.train.len(), self.spec.order, self.spec.seed, epoch);
                 self.epoch = Some(epoch);
             }
             let rows = order::step(&self.order, self.spec.effective_batch, LastStep::Keep, within).to_vec();
@@ -377,137 +375,5 @@ fn best_file(snapshots: &Snapshots) -> PathBuf {
     snapshots.folder().join("best.safetensors")
 }
 
-/// A run before its first step.
-fn fresh(spec: &TrainSpec, rows: u64, total_steps: usize) -> State {
-    State {
-        spec: spec.clone(),
-        rows,
-        total_steps,
-        step: 0,
-        loss_scale: None,
-        clock: Clock::default(),
-        scores: None,
-        best: None,
-        stale: 0,
-        micro_batch: spec.knobs.micro_batch,
-        checkpoint_layers: spec.knobs.checkpoint_layers,
-    }
-}
-
-fn settings(spec: &TrainSpec, targets: &Targets, classes: usize) -> StepSettings {
-    let hyper = &spec.hyper;
-    StepSettings {
-        objective: Objective {
-            label_smoothing: hyper.label_smoothing,
-            class_weights: if hyper.balance_classes { balanced(targets, classes) } else { Vec::new() },
-        },
-        optimizer: OptimizerSettings { kind: spec.knobs.optimizer, weight_decay: hyper.weight_decay },
-        clip_norm: (hyper.clip_norm > 0.0).then_some(hyper.clip_norm),
-        ..StepSettings::new(spec.knobs, step::dropout_seed(spec.seed))
-    }
-}
-
-/// `rows / (classes · rows of the class)`, as scikit-learn's "balanced".
-fn balanced(targets: &Targets, classes: usize) -> Vec<f32> {
-    let Some(indices) = targets.classes() else { return Vec::new() };
-    let mut counts = vec![0usize; classes];
-    indices.iter().for_each(|&class| counts[class] += 1);
-    counts.iter().map(|&count| indices.len() as f32 / (classes as f32 * count.max(1) as f32)).collect()
-}
-
-fn total_steps(spec: &TrainSpec, rows: usize) -> usize {
-    let epoch = order::steps_per_epoch(rows, spec.effective_batch, LastStep::Keep);
-    match spec.duration {
-        Duration::Steps(steps) => steps,
-        Duration::Epochs(epochs) => ((epoch as f64 * epochs).round() as usize).max(1),
-    }
-}
-
-fn schedule(hyper: &Hyper, total_steps: usize) -> Schedule {
-    let warmup_steps = (hyper.warmup * total_steps as f64).ceil() as usize;
-    Schedule { peak: hyper.learning_rate, warmup_steps, total_steps, decay: hyper.decay }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::super::spec::{DataSpec, Evaluation, Saving};
-    use super::super::step::Engine;
-    use super::*;
-    use crate::plan::Precision;
-    use crate::probe::protocol::ModelSource;
-    use crate::probe::serve;
-
-    fn spec(folder: &Path) -> TrainSpec {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-bert");
-        TrainSpec {
-            model: ModelSource::Folder(model),
-            data: DataSpec {
-                train: folder.join("train.csv"),
-                evaluation: Evaluation::Fraction(0.0),
-                text: "text".into(),
-                pair: None,
-                label: "label".into(),
-                regression: None,
-            },
-            knobs: Knobs::new(Precision::Fp32, 8, 0),
-            effective_batch: 8,
-            max_length: 24,
-            proven_length: 24,
-            duration: Duration::Steps(6),
-            hyper: Hyper { learning_rate: 1e-3, ..Hyper::default() },
-            seed: 7,
-            output: folder.join("model"),
-            saving: Saving { every: Every::Never, keep: 1 },
-            selection: Selection::Last,
-            start: Start::Fresh,
-        }
-    }
-
-    /// Trains on a device that refuses more than `tokens` at a time; the losses, and what was lowered to.
-    fn losses(tokens: usize) -> Result<(Vec<f64>, Vec<usize>)> {
-        let folder = tempfile::tempdir()?;
-        let rows = (0..24).map(|i| format!("{}film,{}\n", "the ".repeat(i % 9), ["no", "yes"][i % 2]));
-        std::fs::write(folder.path().join("train.csv"), format!("text,label\n{}", rows.collect::<String>()))?;
-        let spec = spec(folder.path());
-        let prepared = prepare(&spec, &mut |_| ())?;
-        let (mut losses, mut lowered) = (Vec::new(), Vec::new());
-        let mut tell = |event| match event {
-            Event::Step { loss, .. } => losses.push(loss),
-            Event::Lowered { micro_batch, reason, .. } => {
-                assert!(reason.contains("4096"), "{reason}");
-                lowered.push(micro_batch);
-            }
-            _ => {}
-        };
-        let around = Surroundings { peak: &|| 0, stop: &|| false, refusal: &serve::refusal, tell: &mut tell };
-        let snapshots = Snapshots::new(folder.path().join("snapshots"), 1);
-        let mut run = Run::start(&spec, prepared, Device::flex().autodiff(), snapshots, around)?;
-        run.learner.settings.engine = Engine::Refusing(tokens);
-        // Masks depend on how a step is cut where Burn's tape draws them.
-        run.learner.settings.dropout_seed = None;
-        run.steps()?;
-        Ok((losses, lowered))
-    }
-
-    #[test]
-    fn a_step_that_a_device_refuses_is_done_again_with_less() -> Result<()> {
-        let (whole, none) = losses(usize::MAX)?;
-        assert!(whole.len() == 6 && none.is_empty());
-        let (parts, lowered) = losses(40)?;
-        assert!(!lowered.is_empty() && lowered.is_sorted_by(|a, b| a > b), "{lowered:?}");
-        for (a, b) in whole.iter().zip(&parts) {
-            assert!((a - b).abs() < 1e-5, "{whole:?} {parts:?}");
-        }
-        let error = losses(3).expect_err("no row has so few tokens");
-        assert!(error.to_string().contains("nothing is left to lower"), "{error:#}");
-        Ok(())
-    }
-
-    #[test]
-    fn any_other_panic_is_passed_on() {
-        let caught = panic::catch_unwind(|| panic!("index out of bounds")).expect_err("a panic");
-        assert_eq!(serve::refusal(caught.as_ref()), None);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use super::{METRICS, Request, TENSORBOARD};
 use crate::cli::models;
 use crate::cli::options::TrainOptions;
 use crate::cli::talk::Talk;
+use crate::data::order::RowOrder;
 use crate::model::hub::Need;
 use crate::model::source::ModelFiles;
 use crate::plan::Knobs;
@@ -73,6 +74,7 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
             (None, epochs) => Duration::Epochs(epochs.unwrap_or(3.0)),
         },
         hyper: hyper(train)?,
+        order: if train.no_shuffle { RowOrder::AsGiven } else { RowOrder::Shuffled },
         seed: request.seed.unwrap_or(best.study.seed),
         output,
         saving: Saving { every: train.snapshot_every, keep: train.keep_snapshots },
