@@ -137,6 +137,62 @@ fn the_answer_fits_and_its_neighbour_does_not() {
 }
 
 #[test]
+fn another_model_or_other_rows_in_the_same_place_are_not_answered_with_the_old_result() {
+    let folder = workplace();
+    let at = |name: &str| folder.path().join(name);
+    let copy = |from: &Path, to: &str| {
+        std::fs::create_dir_all(at(to)).expect("a folder");
+        for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(from.join(name), at(to).join(name)).expect("copied");
+        }
+    };
+    copy(&model("tiny-bert"), "m");
+    std::fs::write(at("one.toml"), "precision = [\"fp32\"]\nmicro_batch = [16]\ncheckpoint_layers = \"none\"\n")
+        .expect("written");
+    let probe = |model: &str| {
+        let arguments = format!(
+            "probe --model {model} --vram 64M --data train.csv --max-length 24 --effective-batch 16 --space ./one.toml \
+             --out study"
+        );
+        autofit(folder.path(), &arguments.split(' ').collect::<Vec<_>>())
+    };
+    let first = probe("./m");
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
+    let trials = || std::fs::read(at("study/trials.csv")).expect("trials.csv");
+    let known = trials();
+    let refused = |words: &[&str]| {
+        let output = probe("./m");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let next = ["another study", "--out", "--fresh"];
+        words.iter().chain(&next).for_each(|word| assert!(said.contains(word), "{word}: {said}"));
+        assert!(trials() == known, "nothing measured is lost");
+    };
+    // The same shape, one bit of one weight another.
+    let weights = std::fs::read(at("m/model.safetensors")).expect("weights");
+    let mut others = weights.clone();
+    *others.last_mut().expect("bytes") ^= 1;
+    std::fs::write(at("m/model.safetensors"), others).expect("written");
+    refused(&["the model's weights are others"]);
+    std::fs::write(at("m/model.safetensors"), weights).expect("written");
+    let config = std::fs::read_to_string(at("m/config.json")).expect("a configuration");
+    std::fs::write(at("m/config.json"), config.replace("0.1", "0.2")).expect("written");
+    refused(&["config.json"]);
+    std::fs::write(at("m/config.json"), config).expect("written");
+    // As many rows of the same lengths, and one word in one of them another.
+    let rows = std::fs::read_to_string(at("train.csv")).expect("rows");
+    std::fs::write(at("train.csv"), rows.replacen("good", "bad", 1)).expect("written");
+    refused(&["the rows"]);
+    std::fs::write(at("train.csv"), &rows).expect("written");
+    // The same model elsewhere is the same model; a column that is not read is no other row.
+    copy(&at("m"), "elsewhere");
+    std::fs::write(at("train.csv"), rows.replacen("\n0,", "\n1000,", 1)).expect("written");
+    let again = probe("./elsewhere");
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    assert!(trials() == known, "nothing was repeated");
+}
+
+#[test]
 fn says_what_is_missing_when_nothing_fits() {
     let folder = workplace();
     let output = probe(folder.path(), "tiny-bert", "100K", &[]);

@@ -15,6 +15,7 @@ use super::talk::Talk;
 use super::time;
 use super::workload::{self, Workload};
 use crate::device::select;
+use crate::model::content::Content;
 use crate::model::hub::Need;
 use crate::model::presets;
 use crate::plan::ByteSize;
@@ -155,7 +156,7 @@ impl<'a> Study<'a> {
             smaller: smaller_presets(&workload),
             space,
         };
-        let identity = identity(arguments, &model, &selected.name, &workload, &problem);
+        let identity = identity(arguments, &model, &selected.name, &workload, &problem)?;
         let folder = arguments.out.clone().unwrap_or_else(|| default_folder(arguments, &model, cap));
         let journal = Journal::open(&folder, &identity, arguments.fresh)?;
         if !journal.trials().is_empty() {
@@ -356,9 +357,23 @@ fn smaller_presets(workload: &Workload) -> Vec<(String, crate::study::problem::S
         .collect()
 }
 
-fn identity(arguments: &Arguments, model: &Model, device: &str, workload: &Workload, problem: &Problem) -> Identity {
-    Identity {
+fn identity(
+    arguments: &Arguments,
+    model: &Model,
+    device: &str,
+    workload: &Workload,
+    problem: &Problem,
+) -> Result<Identity> {
+    let content = match &model.source {
+        ModelSource::Folder(folder) => Some(Content::of(folder)?),
+        ModelSource::Preset(_) | ModelSource::Program(_) => None,
+    };
+    let (config_digest, weights_digest) = content.map(|content| (content.config, content.weights)).unzip();
+    Ok(Identity {
         model: model.identity(),
+        config_digest,
+        weights_digest,
+        rows_digest: workload.fingerprint.map(|print| format!("{print:016x}")),
         num_labels: workload.num_labels,
         longest: workload.shapes.longest,
         lengths_digest: Identity::lengths(&workload.shapes),
@@ -369,7 +384,7 @@ fn identity(arguments: &Arguments, model: &Model, device: &str, workload: &Workl
         space_digest: Identity::space(&problem.space),
         seed: arguments.seed,
         version: env!("CARGO_PKG_VERSION").into(),
-    }
+    })
 }
 
 /// `results/distilbert-6.00GiB`, `results/my-bert-train-500MiB`, and for a model by name without its owner.

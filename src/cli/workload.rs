@@ -31,6 +31,8 @@ pub struct Workload {
     pub shapes: Shapes,
     /// The rows' lengths, where there are rows.
     pub survey: Option<Survey>,
+    /// Fingerprint of token ids and targets, where there are rows.
+    pub fingerprint: Option<u64>,
     /// What is worth a word.
     pub notes: Vec<String>,
 }
@@ -66,6 +68,7 @@ impl Workload {
             max_length,
             shapes: Shapes { longest: max_length, typical: Vec::new(), distinct: None },
             survey: None,
+            fingerprint: None,
             notes: Vec::new(),
             config: files.config.clone(),
         };
@@ -99,6 +102,7 @@ impl Workload {
             typical: if even { Vec::new() } else { typical },
             distinct: Some(lengths::distinct_ids(&corpus.rows, effective_batch)),
         };
+        self.fingerprint = Some(corpus.fingerprint());
         self.notes = corpus.warnings;
         self.survey = Some(survey);
         Ok(())

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::labels::{self, Labels};
+use super::lengths::Fingerprint;
 use super::source::{self, Columns, LabelKind, TargetKind};
 use super::tokenize::{Encoded, Tokenizer};
 
@@ -110,6 +111,20 @@ impl Corpus {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// Fingerprint of token ids and targets, in their order.
+    pub fn fingerprint(&self) -> u64 {
+        let mut print = Fingerprint::default();
+        for row in &self.rows {
+            print.add(row.ids.len() as u64);
+            row.ids.iter().for_each(|&id| print.add(u64::from(id)));
+        }
+        match &self.targets {
+            Targets::Classes(classes) => classes.iter().for_each(|&class| print.add(class as u64)),
+            Targets::Values(values) => values.iter().for_each(|value| print.add(u64::from(value.to_bits()))),
+        }
+        print.value()
     }
 
     /// The rows at these positions, in this order.

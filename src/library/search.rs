@@ -260,6 +260,9 @@ fn identity<W: Workload>(tune: &Tune<W>, device: &str, problem: &Problem) -> Ide
     let model = format!("{} {}", tune.workload.name(), tune.workload.identity());
     Identity {
         model: model.trim_end().to_string(),
+        config_digest: None,
+        weights_digest: None,
+        rows_digest: None,
         num_labels: 1,
         longest: SHAPES.longest,
         lengths_digest: Identity::lengths(&SHAPES),

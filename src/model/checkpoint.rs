@@ -81,6 +81,11 @@ impl Checkpoint {
         self.shards.first()?.metadata.metadata().as_ref()?.get(key).map(String::as_str)
     }
 
+    /// The files that hold the weights, in the order in which they were opened.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.shards.iter().map(|shard| shard.path.as_path())
+    }
+
     fn from_files(files: Vec<PathBuf>) -> Result<Self> {
         let mut shards = Vec::new();
         let mut index = BTreeMap::new();

@@ -13,6 +13,7 @@
 pub mod adapter;
 pub mod checkpoint;
 pub mod config;
+pub mod content;
 pub mod encoder;
 pub mod fused;
 pub mod head;

@@ -191,6 +191,9 @@ mod tests {
     fn identity() -> Identity {
         Identity {
             model: "preset distilbert".into(),
+            config_digest: None,
+            weights_digest: None,
+            rows_digest: None,
             num_labels: 2,
             longest: 128,
             lengths_digest: "00".into(),

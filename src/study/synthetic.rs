@@ -249,6 +249,9 @@ pub fn step(device: &Device, sampler: &Sampler, trials: &mut Vec<Trial>) -> Opti
 pub fn identity() -> Identity {
     Identity {
         model: "synthetic".into(),
+        config_digest: None,
+        weights_digest: None,
+        rows_digest: None,
         num_labels: 2,
         longest: 128,
         lengths_digest: String::new(),

@@ -6,8 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::evaluate;
 use super::events::Event;
 use super::spec::{DataSpec, Evaluation, TrainSpec};
-use crate::data::corpus::{Corpus, LabelSource, Targets};
-use crate::data::lengths::Fingerprint;
+use crate::data::corpus::{Corpus, LabelSource};
 use crate::data::source::{Columns, LabelKind};
 use crate::data::split;
 use crate::data::tokenize::Tokenizer;
@@ -61,7 +60,7 @@ pub fn prepare(spec: &TrainSpec, tell: &mut dyn FnMut(Event)) -> Result<Prepared
     let (train, held_out) = hold_out(spec, all, &tokenizer)?;
     ensure!(!train.is_empty(), "{} leaves no rows to train on", spec.data.train.display());
     let scratch = evaluate::Scratch::new(held_out.as_ref().map_or(0, Corpus::len), config.num_labels());
-    let (fingerprint, order) = (fingerprint(&train), Vec::with_capacity(train.len()));
+    let (fingerprint, order) = (train.fingerprint(), Vec::with_capacity(train.len()));
     Ok(Prepared { files, config, train, held_out, fingerprint, order, scratch })
 }
 
@@ -92,18 +91,4 @@ fn hold_out(spec: &TrainSpec, all: Corpus, tokenizer: &Tokenizer) -> Result<(Cor
             Ok((all.select(&train), Some(all.select(&held_out))))
         }
     }
-}
-
-/// Of token ids and targets, in their order.
-fn fingerprint(corpus: &Corpus) -> u64 {
-    let mut print = Fingerprint::default();
-    for row in &corpus.rows {
-        print.add(row.ids.len() as u64);
-        row.ids.iter().for_each(|&id| print.add(u64::from(id)));
-    }
-    match &corpus.targets {
-        Targets::Classes(classes) => classes.iter().for_each(|&class| print.add(class as u64)),
-        Targets::Values(values) => values.iter().for_each(|value| print.add(u64::from(value.to_bits()))),
-    }
-    print.value()
 }

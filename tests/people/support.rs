@@ -34,6 +34,9 @@ pub fn refused(arguments: &[&str], code: i32) -> String {
 pub fn identity(cap: u64) -> Identity {
     Identity {
         model: "/models/<b>&'bert\"".into(),
+        config_digest: None,
+        weights_digest: None,
+        rows_digest: None,
         num_labels: 2,
         longest: 128,
         lengths_digest: "0".into(),
