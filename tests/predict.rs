@@ -220,7 +220,11 @@ fn mistakes_name_file_and_line_and_leave_nothing_behind() {
     std::fs::write(here("torn.csv"), format!("text\n{torn}")).expect("written");
     std::fs::write(here("headless.csv"), "").expect("written");
     std::fs::write(here("old.csv"), "mine\n").expect("written");
-    let bert = model("tiny-bert");
+    std::fs::hard_link(here("good.csv"), here("hard.csv")).expect("a link");
+    let (bert, own) = (model("tiny-bert"), folder.path().to_path_buf());
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(bert.join(name), here(name)).expect("copied");
+    }
     let files = || std::fs::read_dir(folder.path()).expect("the folder").count();
     let before = files();
     for (model, arguments, words) in [
@@ -230,7 +234,10 @@ fn mistakes_name_file_and_line_and_leave_nothing_behind() {
         (&bert, &["--data", "good.csv", "--text-column", "txt"], &["txt", "--text-column"]),
         (&bert, &["--data", "good.csv", "--output", "old.csv"], &["old.csv", "--overwrite"]),
         (&bert, &["--data", "good.csv", "--output", "good.csv", "--overwrite"], &["good.csv", "is read"]),
+        (&bert, &["--data", "good.csv", "--output", "./hard.csv", "--overwrite"], &["hard.csv", "is read"]),
+        (&own, &["--data", "good.csv", "--output", "config.json", "--overwrite"], &["a file of the model"]),
         (&bert, &["--data", "good.csv", "--output", "."], &["regular file"]),
+        (&bert, &["--data", "good.csv", "--output", "/dev/null", "--overwrite"], &["regular file"]),
         (&bert, &["--data", "good.csv", "--output", "gone/out.csv"], &["gone"]),
         (&bert, &["--data", "good.csv", "--max-length", "41"], &["--max-length 41", "40"]),
         (&bert, &["--data", "good.csv", "--batch", "0"], &["--batch 0"]),
@@ -277,7 +284,7 @@ fn an_interrupt_leaves_nothing_under_the_final_name() {
         .stdin(Stdio::null())
         .spawn()
         .expect("starts");
-    let partial = folder.path().join(format!("out.csv.{}.partial", child.id()));
+    let partial = folder.path().join(".out.csv.partial");
     while !std::fs::metadata(&partial).is_ok_and(|file| file.len() > 0) {
         assert!(child.try_wait().expect("a status").is_none(), "it ended before it could be interrupted");
         std::thread::sleep(Duration::from_millis(5));

@@ -219,3 +219,59 @@ fn the_best_model_is_kept_and_a_run_that_no_longer_improves_ends() {
     assert_eq!(scored.len(), scored.iter().position(|(step, _)| *step == kept).expect("its place") + 5);
     assert!(!place.path("best/snapshots").exists());
 }
+
+#[test]
+fn over_its_own_model_by_any_name_a_run_loses_no_file() {
+    let place = Place::new("tiny-bert", "fp32");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-bert");
+    let tokenizer = ["tokenizer.json", "tokenizer_config.json"];
+    let copy = |to: &str| {
+        fs::create_dir(place.path(to)).expect("a folder");
+        for name in ["config.json", "model.safetensors"].iter().chain(&tokenizer) {
+            fs::copy(fixture.join(name), place.path(to).join(name)).expect("copied");
+        }
+    };
+    let whole = |folder: &str| {
+        for name in tokenizer {
+            let read = |path: PathBuf| fs::read(path).expect("a file of the tokenizer");
+            assert!(read(place.path(folder).join(name)) == read(fixture.join(name)), "{folder}: {name} is another one");
+        }
+    };
+    copy("m");
+    std::os::unix::fs::symlink("m", place.path("link")).expect("a link");
+    let absolute = place.path("m").display().to_string();
+    let spellings = [("./m", "m"), ("m", "m/"), ("link", "m"), ("m", "link"), (&absolute, "m"), ("m", "study/../m")];
+    for (model, output) in spellings {
+        let before = place.weights("m");
+        let more = ["--model", model, "--overwrite", "--steps", "2"];
+        succeeded(&place.run(output, &more).output().expect("autofit starts"));
+        whole("m");
+        assert!(place.weights("m") != before, "{model} into {output}: the model is the one that was trained");
+        let predict = ["predict", "--model", "m", "--data", "train.csv", "--quiet"];
+        succeeded(&place.autofit(&predict).output().expect("autofit starts"));
+    }
+    // A folder whose names lead to files of others: those stay as they are.
+    fs::create_dir(place.path("other")).expect("a folder");
+    let names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "metrics.csv"];
+    fs::write(place.path("theirs"), "mine").expect("written");
+    for (number, name) in names.iter().enumerate() {
+        let link = place.path("other").join(name);
+        match number % 2 {
+            0 => std::os::unix::fs::symlink(place.path("theirs"), link).expect("a link"),
+            _ => fs::hard_link(place.path("theirs"), link).expect("a link"),
+        }
+    }
+    let more = ["--model", "m", "--overwrite", "--steps", "2"];
+    succeeded(&place.run("other", &more).output().expect("autofit starts"));
+    assert_eq!(fs::read_to_string(place.path("theirs")).expect("text"), "mine");
+    whole("m");
+    whole("other");
+    // The data is never what is written over.
+    let rows = fs::read(place.path("train.csv")).expect("rows");
+    fs::remove_file(place.path("other/metrics.csv")).expect("removed");
+    fs::hard_link(place.path("train.csv"), place.path("other/metrics.csv")).expect("a link");
+    let refused = place.run("other", &more).output().expect("autofit starts");
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("train.csv is a file that the run would write over"), "{}", said(&refused));
+    assert!(fs::read(place.path("train.csv")).expect("rows") == rows);
+}

@@ -1,7 +1,7 @@
 //! `autofit predict`: labels for every row of a file, from a trained model.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write, stdout};
+use std::fs;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use clap::Args;
 
 use super::Exit;
 use super::talk::Talk;
+use crate::plan::files::{self, Draft};
 use crate::plan::{ByteSize, Outcome};
 use crate::probe::protocol::{Job, Message, PROTOCOL, Report, Task};
 use crate::probe::{Executor, LocalProcess, interrupt};
@@ -114,7 +115,7 @@ pub fn predict(arguments: &Arguments) -> Result<Exit> {
 /// Where predictions go. A file appears under its name only once it is whole.
 enum Sink {
     Standard,
-    File { writer: BufWriter<File>, beside: PathBuf, output: PathBuf, overwrite: bool },
+    File { draft: Draft, output: PathBuf, overwrite: bool },
 }
 
 impl Sink {
@@ -123,20 +124,10 @@ impl Sink {
         if output == Path::new("-") {
             return Ok(Sink::Standard);
         }
-        // A device such as /dev/null must not be replaced by a file.
-        ensure!(!output.exists() || output.is_file(), "--output {} is no regular file: name one", output.display());
-        let same = |path: &Path| fs::canonicalize(path).ok();
-        ensure!(
-            same(&output).is_none() || same(&output) != same(&arguments.data),
-            "--output {} is the file that is read",
-            output.display()
-        );
+        refuse_sources(&output, arguments)?;
+        let draft = Draft::beside(&output).context("--output")?;
         refuse_existing(&output, arguments.overwrite)?;
-        let name = output.file_name().with_context(|| format!("--output {} names no file", output.display()))?;
-        // Two runs with the same output must not write into each other's unfinished file.
-        let beside = output.with_file_name(format!("{}.{}.partial", name.to_string_lossy(), std::process::id()));
-        let file = File::create(&beside).with_context(|| format!("can't write {}", beside.display()))?;
-        Ok(Sink::File { writer: BufWriter::new(file), beside, output, overwrite: arguments.overwrite })
+        Ok(Sink::File { draft, output, overwrite: arguments.overwrite })
     }
 
     fn write(&mut self, lines: &str) -> Result<()> {
@@ -145,29 +136,30 @@ impl Sink {
                 let mut out = stdout().lock();
                 out.write_all(lines.as_bytes()).and_then(|()| out.flush()).context("can't write to standard output")
             }
-            Sink::File { writer, beside, .. } => {
-                writer.write_all(lines.as_bytes()).with_context(|| format!("can't write {}", beside.display()))
+            Sink::File { draft, .. } => {
+                draft.write_all(lines.as_bytes()).with_context(|| format!("can't write {}", draft.path().display()))
             }
         }
     }
 
     /// Gives a finished file its name.
-    fn finish(&mut self) -> Result<()> {
-        let Sink::File { writer, beside, output, overwrite } = self else { return Ok(()) };
-        let whole = writer.flush().and_then(|()| writer.get_ref().sync_all());
-        whole.with_context(|| format!("can't write {}", beside.display()))?;
-        refuse_existing(output, *overwrite)?;
-        fs::rename(beside, &output).with_context(|| format!("can't write {}", output.display()))
+    fn finish(self) -> Result<()> {
+        let Sink::File { draft, output, overwrite } = self else { return Ok(()) };
+        refuse_existing(&output, overwrite)?;
+        draft.place(&output)
     }
 }
 
-impl Drop for Sink {
-    /// An unfinished file goes away; a finished one has another name by now.
-    fn drop(&mut self) {
-        if let Sink::File { beside, .. } = self {
-            let _ = fs::remove_file(beside);
-        }
-    }
+/// Neither the data nor a file of the model is overwritten, whatever it is called.
+fn refuse_sources(output: &Path, arguments: &Arguments) -> Result<()> {
+    ensure!(!files::is_same(output, &arguments.data), "--output {} is the file that is read", output.display());
+    let mut parts = fs::read_dir(&arguments.model).into_iter().flatten().flatten();
+    ensure!(
+        !parts.any(|part| files::is_same(output, &part.path())),
+        "--output {} is a file of the model",
+        output.display()
+    );
+    Ok(())
 }
 
 fn refuse_existing(output: &Path, overwrite: bool) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::device::select;
 use crate::model::content::Content;
 use crate::model::hub::Need;
 use crate::model::presets;
-use crate::plan::ByteSize;
+use crate::plan::{ByteSize, files};
 use crate::probe::protocol::{Attempt, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
 use crate::probe::{Executor, LocalProcess, Workers, interrupt};
 use crate::report::terminal::{self, Row};
@@ -26,7 +26,7 @@ use crate::study::answer::{Answer, Verdict};
 use crate::study::best::{self, Best, Data, Setting};
 use crate::study::driver::{self, Limits, Observer, Prober};
 use crate::study::identity::Identity;
-use crate::study::journal::{BEST, Journal};
+use crate::study::journal::{BEST, Journal, STUDY, TRIALS};
 use crate::study::problem::Problem;
 use crate::study::row::Derived;
 use crate::study::search_space::SearchSpace;
@@ -158,6 +158,10 @@ impl<'a> Study<'a> {
         };
         let identity = identity(arguments, &model, &selected.name, &workload, &problem)?;
         let folder = arguments.out.clone().unwrap_or_else(|| default_folder(arguments, &model, cap));
+        if let Some(data) = &arguments.data.data {
+            let taken = [TRIALS, STUDY, BEST].iter().any(|name| files::is_same(data, &folder.join(name)));
+            ensure!(!taken, "--data {} is a file of the study in {}", data.display(), folder.display());
+        }
         let journal = Journal::open(&folder, &identity, arguments.fresh)?;
         if !journal.trials().is_empty() {
             talk.line(&format!("resuming {}: {} trials are known", folder.display(), journal.trials().len()));

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::Exit;
+use crate::plan::files;
 use crate::report::sheet::Sheet;
 use crate::report::{html, plots};
-use crate::study::files;
+use crate::study::journal::{BEST, STUDY, TRIALS};
 
 /// Examples under the help.
 const EXAMPLES: &str = "Examples:
@@ -40,6 +41,8 @@ pub struct Arguments {
 pub fn report(arguments: &Arguments) -> Result<Exit> {
     let sheet = Sheet::read(&arguments.study)?;
     let page = arguments.output.clone().unwrap_or_else(|| arguments.study.join("report.html"));
+    let taken = [TRIALS, STUDY, BEST].iter().any(|name| files::is_same(&page, &arguments.study.join(name)));
+    ensure!(!taken, "--output {} is a file of the study", page.display());
     files::write_whole(&page, &html::page(&sheet))?;
     println!("{}", page.display());
     if let Some(folder) = &arguments.svg {

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::workload::{Setup, Workload};
 use crate::device::select;
 use crate::probe::protocol::{Job, Message, Report, Task};
-use crate::study::files;
+use crate::study::stamp;
 use crate::worker;
 use crate::worker::measure::{self, Question};
 use crate::worker::training::Training;
@@ -24,7 +24,7 @@ pub fn is_worker() -> bool {
 /// Tells workloads apart: a program may have several.
 pub(super) fn mark(workload: &impl Workload) -> String {
     let name = workload.name();
-    format!("{} {}", files::digest(&format!("{name}\n{}", workload.identity())), name.replace('\0', ""))
+    format!("{} {}", stamp::digest(&format!("{name}\n{}", workload.identity())), name.replace('\0', ""))
 }
 
 /// What this process is to a workload.

@@ -1,12 +1,14 @@
 //! The leaf room: words that every other room shares, free of tensors and of processes.
 //!
 //! * [`cut`]: how the rows of one step are cut into padded micro-batches of different sizes.
+//! * [`files`]: files that are whole or not there, and whether two names are one file.
 //! * [`knobs`]: the axes that the search turns ([`Precision`], [`Knobs`]).
 //! * [`outcome`]: what became of a trial.
 //! * [`partition`]: how an effective batch is cut into micro-batches.
 //! * [`size`]: byte sizes as people write them (`6G`, `500M`).
 
 pub mod cut;
+pub mod files;
 pub mod knobs;
 pub mod outcome;
 pub mod partition;

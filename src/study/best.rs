@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Neighbour, TIE_RULE};
-use super::files;
 use super::memory_model::MemoryCoefficients;
 use super::problem::Problem;
 use super::speed_model::SpeedCoefficients;
+use super::stamp;
 use super::trial::{Purpose, Trial};
-use crate::plan::{Knobs, OptimizerKind, Precision};
+use crate::plan::{Knobs, OptimizerKind, Precision, files};
 use crate::probe::protocol::ModelSource;
 
 /// The answer of a study. Unknown keys are ignored, so that a newer file can be read.
@@ -266,7 +266,7 @@ impl Best {
                 probes: probes().count(),
                 probe_seconds: probes().map(|trial| trial.attempt.wall_seconds).sum(),
                 tie_rule: TIE_RULE.into(),
-                created: files::rfc3339(setting.unix_seconds),
+                created: stamp::rfc3339(setting.unix_seconds),
             },
             memory_model: answer.memory,
             speed_model: answer.speed,

@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::files;
 use super::search_space::SearchSpace;
+use super::stamp;
+use crate::plan::files;
 use crate::probe::protocol::Shapes;
 
 /// Everything that its measurements depend on.
@@ -50,12 +51,12 @@ pub struct Identity {
 impl Identity {
     /// Digest of typical row lengths, for [`Identity::lengths_digest`].
     pub fn lengths(shapes: &Shapes) -> String {
-        files::digest(&shapes.typical.iter().map(|length| format!("{length} ")).collect::<String>())
+        stamp::digest(&shapes.typical.iter().map(|length| format!("{length} ")).collect::<String>())
     }
 
     /// Digest of a search space, for [`Identity::space_digest`]: its axes, not its name or comments.
     pub fn space(space: &SearchSpace) -> String {
-        files::digest(&space.to_toml())
+        stamp::digest(&space.to_toml())
     }
 
     /// Writes `study.toml`.

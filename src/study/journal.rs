@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use csv::{ReaderBuilder, StringRecord, WriterBuilder};
 
-use super::files;
 use super::identity::Identity;
 use super::row::{self, COLUMNS, Derived, LEADING};
 use super::trial::Trial;
+use crate::plan::files;
 
 /// The journal's file name inside the folder of a study.
 pub const TRIALS: &str = "trials.csv";

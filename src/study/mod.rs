@@ -13,7 +13,6 @@ pub mod best;
 pub mod driver;
 pub mod estimate;
 pub mod evidence;
-pub mod files;
 pub mod identity;
 pub mod journal;
 pub mod memory_model;
@@ -25,6 +24,7 @@ pub mod sampler;
 pub mod search_space;
 pub mod shortfall;
 pub mod speed_model;
+pub mod stamp;
 pub mod suggest;
 pub mod trial;
 

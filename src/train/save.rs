@@ -8,28 +8,33 @@ use anyhow::{Context, Result};
 use crate::model::hub::TOKENIZER_FILES;
 use crate::model::source::ModelFiles;
 use crate::model::{Classifier, ModelConfig, weights};
+use crate::plan::files;
 
 /// Writes `config.json` with the labels, `model.safetensors` and the tokenizer's files. Each is written beside its
-/// place and renamed, the weights last: a folder with weights is a whole one.
+/// place and renamed, the weights last: a folder with weights is a whole one. The output may be the model's own folder,
+/// by whatever name: its tokenizer's files stay as they are then.
 ///
 /// # Errors
 /// If the folder can't be written.
-pub fn folder(weights: Weights<'_>, config: &ModelConfig, files: &ModelFiles, output: &Path) -> Result<()> {
+pub fn folder(weights: Weights<'_>, config: &ModelConfig, model_files: &ModelFiles, output: &Path) -> Result<()> {
     fs::create_dir_all(output).with_context(|| format!("can't create {}", output.display()))?;
-    if let Some(source) = &files.folder {
+    if let Some(source) = &model_files.folder {
         for name in TOKENIZER_FILES {
             let from = source.join(name);
-            if from.is_file() && source != output {
-                fs::copy(&from, output.join(name)).with_context(|| format!("can't copy {}", from.display()))?;
+            if from.is_file() {
+                files::copy_whole(&from, &output.join(name))?;
             }
         }
     }
-    let json = serde_json::to_string_pretty(&config.to_json(files.original.as_ref()))?;
-    in_place(&output.join("config.json"), |path| fs::write(path, json + "\n").map_err(Into::into))?;
+    let json = serde_json::to_string_pretty(&config.to_json(model_files.original.as_ref()))?;
+    files::write_whole(&output.join("config.json"), &(json + "\n"))?;
     let place = output.join("model.safetensors");
     match weights {
         Weights::Of(model) => self::weights(model, config, &place),
-        Weights::File(file) => fs::rename(file, &place).with_context(|| format!("can't write {}", place.display())),
+        Weights::File(file) => {
+            fs::rename(file, &place).with_context(|| format!("can't write {}", place.display()))?;
+            files::sync_folder(&place)
+        }
     }
 }
 
@@ -46,19 +51,5 @@ pub enum Weights<'a> {
 /// # Errors
 /// If the file can't be written.
 pub fn weights(model: &Classifier, config: &ModelConfig, path: &Path) -> Result<()> {
-    in_place(path, |path| weights::save(model, config, path))
-}
-
-/// Writes beside `path`, and renames what was written (and synced, where it matters).
-fn in_place(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let beside = path.with_extension("partial");
-    let whole = || -> Result<()> {
-        write(&beside)?;
-        fs::rename(&beside, path)?;
-        Ok(())
-    };
-    whole().map_err(|error| {
-        let _ = fs::remove_file(&beside);
-        error.context(format!("can't write {}", path.display()))
-    })
+    files::replace(path, |path| weights::save(model, config, path))
 }

@@ -21,9 +21,13 @@ use serde::{Deserialize, Serialize};
 use super::optimizer::state::{Exported, Imported};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::views::{self, TensorView};
+use crate::plan::files::{Draft, draft_name};
 
 /// Version of the layout; others are refused.
 const VERSION: u32 = 1;
+
+/// What a snapshot is called before its checksum is known.
+const WRITING: &str = "writing";
 
 /// The header's key of [`Header`].
 const KEY: &str = "autofit";
@@ -80,11 +84,7 @@ impl Snapshots {
     /// If it can't be written whole; the ones before it are untouched then, and nothing half-written stays.
     pub fn write<S: Serialize>(&self, step: usize, state: &S, parameters: Vec<Parameter>) -> Result<Found> {
         fs::create_dir_all(&self.folder).with_context(|| format!("can't create {}", self.folder.display()))?;
-        let beside = self.folder.join("writing.partial");
-        let found = self.write_beside(&beside, step, state, parameters);
-        if found.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
+        let found = self.write_beside(step, state, parameters);
         let found = found.with_context(|| format!("can't write a snapshot into {}", self.folder.display()))?;
         for old in self.list().into_iter().skip(self.keep) {
             let _ = fs::remove_file(old.path);
@@ -92,13 +92,7 @@ impl Snapshots {
         Ok(found)
     }
 
-    fn write_beside<S: Serialize>(
-        &self,
-        beside: &Path,
-        step: usize,
-        state: &S,
-        parameters: Vec<Parameter>,
-    ) -> Result<Found> {
+    fn write_beside<S: Serialize>(&self, step: usize, state: &S, parameters: Vec<Parameter>) -> Result<Found> {
         let mut counters = BTreeMap::new();
         let mut tensors: Vec<(String, TensorView)> = Vec::new();
         for Parameter { path, value, memory } in parameters {
@@ -110,12 +104,12 @@ impl Snapshots {
             tensors.push((format!("model.{path}"), value));
         }
         let header = serde_json::to_string(&Header { version: VERSION, counters, state })?;
-        views::write(beside, &tensors, &[(KEY.to_string(), header)].into())?;
-        let checksum = checksum(beside)?;
+        let draft = Draft::beside(&self.folder.join(WRITING))?;
+        views::write(draft.path(), &tensors, &[(KEY.to_string(), header)].into())?;
+        let checksum = checksum(draft.path())?;
         let path = self.folder.join(format!("step-{step:08}-{checksum:08x}.safetensors"));
-        fs::rename(beside, &path)?;
-        // The new name itself must survive a power cut before an older snapshot may go.
-        File::open(&self.folder)?.sync_all()?;
+        // The new name itself survives a power cut from here on: an older snapshot may go.
+        draft.place(&path)?;
         Ok(Found { path, step, checksum })
     }
 
@@ -143,7 +137,7 @@ impl Snapshots {
         for found in self.list() {
             let _ = fs::remove_file(found.path);
         }
-        let _ = fs::remove_file(self.folder.join("writing.partial"));
+        let _ = fs::remove_file(draft_name(&self.folder.join(WRITING)));
         let _ = fs::remove_dir(&self.folder);
     }
 }

@@ -1,6 +1,7 @@
 //! What a run measured, step by step: `metrics.csv` for spreadsheets and scripts, event files for TensorBoard.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 
 use super::{METRICS, TENSORBOARD};
+use crate::plan::files;
 use crate::report::tensorboard::EventFile;
 use crate::train::evaluate::{Quality, Scores};
 use crate::train::trainer::Event;
@@ -54,9 +56,16 @@ impl Metrics {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // A restarted worker's file must not take the place of the one before it, however soon it comes.
         static FILES: AtomicUsize = AtomicUsize::new(0);
-        let (pid, number) = (std::process::id(), FILES.fetch_add(1, Relaxed));
-        let name = board.join(format!("events.out.tfevents.{}.autofit.{pid}.{number}", now.as_secs()));
-        let file = File::create(&name).with_context(|| format!("can't write {}", name.display()))?;
+        let pid = std::process::id();
+        let file = loop {
+            let number = FILES.fetch_add(1, Relaxed);
+            let name = board.join(format!("events.out.tfevents.{}.autofit.{pid}.{number}", now.as_secs()));
+            match File::create_new(&name) {
+                // Containers that share a folder may share process ids, too.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                file => break file.with_context(|| format!("can't write {}", name.display()))?,
+            }
+        };
         Ok(Metrics { csv, board: EventFile::new(file)?, epoch: 0.0 })
     }
 
@@ -118,7 +127,7 @@ fn evaluation(scores: &Scores) -> [(&'static str, Option<f64>); 5] {
 fn cut(path: &Path, done: usize) -> Result<()> {
     if done == 0 || !path.exists() {
         return match fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         };
     }
@@ -128,10 +137,7 @@ fn cut(path: &Path, done: usize) -> Result<()> {
         line.ends_with('\n') && (*number == 0 || step.is_some_and(|step| step <= done))
     });
     let kept: String = kept.map(|(_, line)| line).collect();
-    let beside = path.with_extension("partial");
-    fs::write(&beside, kept)?;
-    fs::rename(&beside, path)?;
-    Ok(())
+    files::write_whole(path, &kept)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! From options and `best.toml` to what a worker is told.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -9,9 +9,9 @@ use crate::cli::models;
 use crate::cli::options::TrainOptions;
 use crate::cli::talk::Talk;
 use crate::data::order::RowOrder;
-use crate::model::hub::Need;
+use crate::model::hub::{Need, TOKENIZER_FILES};
 use crate::model::source::ModelFiles;
-use crate::plan::Knobs;
+use crate::plan::{Knobs, files};
 use crate::probe::protocol::ModelSource;
 use crate::train::snapshot::Snapshots;
 use crate::train::spec::{DataSpec, Duration, Evaluation, Hyper, Saving, Selection, Start, TrainSpec};
@@ -45,6 +45,7 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
     let output =
         train.output.clone().unwrap_or_else(|| request.config.parent().unwrap_or(Path::new(".")).join("model"));
     refuse_full(&output, train)?;
+    refuse_sources(&output, [("--data", Some(&file)), ("--eval-data", train.eval_data.as_ref())])?;
     let text = data.text_column.clone().or(columns.first().cloned()).unwrap_or_else(|| data.text());
     let label = data.label_column.clone().or(columns.last().cloned()).unwrap_or_else(|| data.label());
     let pair = data.text_pair_column.clone().or((columns.len() == 3).then(|| columns[1].clone()));
@@ -135,6 +136,21 @@ fn hyper(train: &TrainOptions) -> Result<Hyper> {
         balance_classes: train.balance_classes,
         evaluate_every: train.evaluate_every,
     })
+}
+
+/// What a run writes is nothing that it reads, by whatever name; the model alone may be replaced by what became of it.
+fn refuse_sources(output: &Path, sources: [(&str, Option<&PathBuf>); 2]) -> Result<()> {
+    let names = TOKENIZER_FILES.into_iter().chain([METRICS, "config.json", "model.safetensors"]);
+    let written: Vec<PathBuf> = names.map(|name| output.join(name)).collect();
+    for (flag, source) in sources {
+        let Some(source) = source else { continue };
+        ensure!(
+            !written.iter().any(|path| files::is_same(path, source)),
+            "{flag} {} is a file that the run would write over: choose another folder with --output",
+            source.display()
+        );
+    }
+    Ok(())
 }
 
 /// A trained model is hours of work: neither it nor an unfinished run is overwritten by accident.

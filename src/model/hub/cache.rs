@@ -20,6 +20,7 @@ use anyhow::{Context, Result};
 use super::name::is_commit;
 use super::{Need, TOKENIZER_FILES, Watch};
 use crate::model::checkpoint::Checkpoint;
+use crate::plan::files;
 
 /// What the cache has of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +87,12 @@ impl Store {
     pub(super) fn link(&self, commit: &str, name: &str, etag: &str) -> Result<()> {
         let file = self.snapshot(commit).join(name);
         let beside = beside(&file);
-        let link = || -> io::Result<()> {
-            fs::create_dir_all(self.snapshot(commit))?;
-            std::os::unix::fs::symlink(Path::new("../../blobs").join(etag), &beside)
-                // A file system without links gets a copy, as huggingface_hub does it.
-                .or_else(|_| fs::copy(self.blob(etag), &beside).map(drop))?;
-            fs::rename(&beside, &file)
-        };
-        link().with_context(|| format!("can't write {}", file.display()))
+        fs::create_dir_all(self.snapshot(commit)).with_context(|| format!("can't write {}", file.display()))?;
+        match std::os::unix::fs::symlink(Path::new("../../blobs").join(etag), &beside) {
+            Ok(()) => fs::rename(&beside, &file).with_context(|| format!("can't write {}", file.display())),
+            // A file system without links gets a copy, as huggingface_hub does it.
+            Err(_) => files::copy_whole(&self.blob(etag), &file),
+        }
     }
 
     /// Remembers that the repository has no such file.
@@ -139,22 +138,17 @@ pub fn is_model(folder: &Path, need: Need) -> bool {
     config && (need == Need::Config || Checkpoint::open(folder).is_ok())
 }
 
-/// A name beside `path` that nobody else takes: a cache may be shared by threads, and by containers whose process ids
+/// A name for a link beside `path` that nobody else takes: a cache may be shared by threads, and by containers whose process ids
 /// are the same.
 fn beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{:016x}", rand::random::<u64>()))
 }
 
-/// Writes a small file beside its place and renames it.
+/// Writes a small file and the folders that it is in.
 fn write(path: &Path, text: &str) -> Result<()> {
-    let beside = beside(path);
-    let whole = || -> io::Result<()> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        fs::write(&beside, text)?;
-        fs::rename(&beside, path)
-    };
-    whole().with_context(|| format!("can't write {}", path.display()))
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("can't write {}", path.display()))?;
+    }
+    files::write_whole(path, text)
 }
