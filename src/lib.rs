@@ -128,7 +128,7 @@
 //! notice. The version of [`burn`] is part of the interface, hence re-exported: a program's own dependency on it must be
 //! the same one.
 
-#![warn(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+#![warn(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr)]
 
 #[doc(hidden)]
 pub mod cli;

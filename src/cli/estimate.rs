@@ -11,6 +11,7 @@ use crate::model::hub::Need;
 use crate::model::presets;
 use crate::model::source::ModelFiles;
 use crate::plan::ByteSize;
+use crate::report::console;
 use crate::report::outlook::{Candidate, Line, Question, footnote};
 
 /// Examples under the help.
@@ -59,11 +60,11 @@ pub fn estimate(arguments: &Arguments) -> Result<Exit> {
     let question = Question { cap: arguments.vram.0, effective_batch: arguments.effective_batch };
     let lines: Vec<Line> = candidates.iter().flat_map(|candidate| question.lines(candidate)).collect();
     match (arguments.json, arguments.model.as_str(), candidates.as_slice()) {
-        (true, ..) => println!("{}", serde_json::to_string_pretty(&lines)?),
+        (true, ..) => console::data(&format!("{}\n", serde_json::to_string_pretty(&lines)?))?,
         (false, name, [candidate]) if name != "all" => {
-            print!("{}{}", question.detail(candidate), footnote(true));
+            console::say(&(question.detail(candidate) + &footnote(true)))?;
         }
-        (false, _, many) => print!("{}{}", question.overview(many), footnote(false)),
+        (false, _, many) => console::say(&(question.overview(many) + &footnote(false)))?,
     }
     let fits = lines.iter().any(|line| line.micro_batch.is_some());
     Ok(if fits { Exit::Answered } else { Exit::NothingFits })

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::Exit;
+use crate::report::console;
 use crate::report::export::{self, Target};
 use crate::study::best::Best;
 
@@ -33,9 +34,9 @@ pub struct Arguments {
 /// If the answer can't be read.
 pub fn export(arguments: &Arguments) -> Result<Exit> {
     let export = export::export(&Best::read(&arguments.config)?, arguments.to);
-    print!("{}", export.text);
+    console::data(&export.text)?;
     if !export.notes_inside {
-        export.notes.iter().for_each(|note| eprintln!("note: {note}"));
+        export.notes.iter().for_each(|note| console::talk(&format!("note: {note}\n")));
     }
     Ok(Exit::Answered)
 }

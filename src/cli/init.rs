@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::Exit;
+use crate::plan::text::shell_word;
+use crate::report::console;
 
 /// Writes the files that a project begins with.
 #[derive(Args, Debug)]
@@ -37,10 +39,14 @@ pub fn init(arguments: &Arguments) -> Result<Exit> {
     }
     for (path, text) in &files {
         write_new(path, text).with_context(|| format!("writing {}", path.display()))?;
-        println!("{}", path.display());
+        console::say(&format!("{}\n", path.display()))?;
     }
-    let inside = if folder == Path::new(".") { String::new() } else { format!("cd {} && ", folder.display()) };
-    println!("Edit both, then: {inside}autofit probe @probe.args");
+    let inside = if folder == Path::new(".") {
+        String::new()
+    } else {
+        format!("cd {} && ", shell_word(&folder.display().to_string()))
+    };
+    console::say(&format!("Edit both, then: {inside}autofit probe @probe.args\n"))?;
     Ok(Exit::Answered)
 }
 

@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::report::console;
 use crate::worker;
 
 /// How a command ended, as far as the exit code tells.
@@ -89,7 +90,7 @@ pub fn main() -> ExitCode {
     {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            console::talk(&format!("error: {error:#}\n"));
             ExitCode::from(1)
         }
     }

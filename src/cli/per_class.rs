@@ -1,5 +1,6 @@
 //! How well each class does, as a table.
 
+use crate::plan::text::one_line;
 use crate::train::evaluate::{Quality, Scores};
 
 /// Above this many classes a table is longer than a person reads at the end of a run.
@@ -29,9 +30,9 @@ pub fn table(scores: &Scores) -> String {
 
 /// A label on one line, cut where it is long.
 fn short(label: &str) -> String {
-    let plain: String = label.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let plain = one_line(label);
     if plain.chars().count() <= MAX_LABEL {
-        return plain;
+        return plain.into_owned();
     }
     plain.chars().take(MAX_LABEL - 1).chain(['…']).collect()
 }
@@ -52,7 +53,7 @@ mod tests {
     fn one_line_a_class_but_not_for_many() {
         let text = table(&scores(3));
         assert_eq!(text.lines().count(), 4, "{text}");
-        assert!(text.contains("class 1 of this test an…     1.0000  1.0000  1.0000      1\n"), "{text}");
+        assert!(text.contains("class 1 of this test\\na…     1.0000  1.0000  1.0000      1\n"), "{text}");
         assert_eq!(table(&scores(MAX_CLASSES)).lines().count(), 1 + MAX_CLASSES);
         assert_eq!(table(&scores(MAX_CLASSES + 1)), "");
     }

@@ -18,9 +18,11 @@ use crate::device::select;
 use crate::model::content::Content;
 use crate::model::hub::Need;
 use crate::model::presets;
+use crate::plan::text::shell_word;
 use crate::plan::{ByteSize, files};
 use crate::probe::protocol::{Attempt, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
 use crate::probe::{Executor, LocalProcess, Workers, interrupt};
+use crate::report::console;
 use crate::report::terminal::{self, Row};
 use crate::study::answer::{Answer, Verdict};
 use crate::study::best::{self, Best, Data, Setting};
@@ -204,16 +206,16 @@ impl<'a> Study<'a> {
         };
         self.print_table(verdict, &mut talk)?;
         if let (Some(answer), false) = (verdict.answer(), self.arguments.json) {
-            print!("{}", terminal::answer(answer, self.problem.cap_bytes, effective, layers));
+            console::say(&terminal::answer(answer, self.problem.cap_bytes, effective, layers))?;
         }
         if let (Some((best, path)), true) = (&written, self.arguments.json) {
-            println!("{}", serde_json::to_string_pretty(best)?);
+            console::data(&format!("{}\n", serde_json::to_string_pretty(best)?))?;
             talk.line(&format!("written to {}", path.display()));
         }
         if let (Some((_, path)), false) = (&written, self.arguments.json) {
-            println!("  written  {}", path.display());
+            console::say(&format!("  written  {}\n", path.display()))?;
             if !self.arguments.then_run {
-                println!("  train    {}", next_command(self.arguments, path));
+                console::say(&format!("  train    {}\n", next_command(self.arguments, path)))?;
             }
         }
         match verdict {
@@ -225,7 +227,7 @@ impl<'a> Study<'a> {
                 _ => Ok(Exit::Answered),
             },
             Verdict::NothingFits(shortfall) => {
-                print!("{}", terminal::shortfall(shortfall, effective, layers));
+                console::say(&terminal::shortfall(shortfall, effective, layers))?;
                 Ok(Exit::NothingFits)
             }
             Verdict::Failed { reason } => bail!("no probe succeeded: {reason}"),
@@ -250,7 +252,7 @@ impl<'a> Study<'a> {
         let text = terminal::table(&rows, winner.as_ref(), effective, layers);
         match self.arguments.json {
             true => talk.line(&text),
-            false => println!("\n{text}"),
+            false => console::say(&format!("\n{text}\n"))?,
         }
         Ok(())
     }
@@ -293,9 +295,10 @@ impl<'a> Study<'a> {
 
 /// The command that trains with the answer.
 fn next_command(arguments: &Arguments, path: &std::path::Path) -> String {
+    let word = |path: &std::path::Path| shell_word(&path.display().to_string());
     match &arguments.data.data {
-        Some(data) => format!("autofit run --config {} --data {}", path.display(), data.display()),
-        None => format!("autofit run --config {} --model DIR --data FILE.csv", path.display()),
+        Some(data) => format!("autofit run --config {} --data {}", word(path), word(data)),
+        None => format!("autofit run --config {} --model DIR --data FILE.csv", word(path)),
     }
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use super::Exit;
 use crate::plan::files;
 use crate::report::sheet::Sheet;
-use crate::report::{html, plots};
+use crate::report::{console, html, plots};
 use crate::study::journal::{BEST, STUDY, TRIALS};
 
 /// Examples under the help.
@@ -44,13 +44,13 @@ pub fn report(arguments: &Arguments) -> Result<Exit> {
     let taken = [TRIALS, STUDY, BEST].iter().any(|name| files::is_same(&page, &arguments.study.join(name)));
     ensure!(!taken, "--output {} is a file of the study", page.display());
     files::write_whole(&page, &html::page(&sheet))?;
-    println!("{}", page.display());
+    console::say(&format!("{}\n", page.display()))?;
     if let Some(folder) = &arguments.svg {
         std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         for plot in plots::all(&sheet, WIDTH, "") {
             let file = folder.join(format!("{}.svg", plot.name));
             files::write_whole(&file, &plot.svg.standalone())?;
-            println!("{}", file.display());
+            console::say(&format!("{}\n", file.display()))?;
         }
     }
     Ok(Exit::Answered)

@@ -1,6 +1,5 @@
 //! `autofit completions` and `autofit man`: what shells and `man` want to know, made from the options themselves.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -8,6 +7,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::{Cli, Exit};
+use crate::report::console;
 
 /// Where completions go.
 const PLACES: &str = "Examples:
@@ -35,7 +35,9 @@ pub struct ManArguments {
 /// Prints completions on standard output.
 pub fn completions(arguments: &CompletionArguments) -> Result<Exit> {
     let mut command = Cli::command();
-    clap_complete::generate(arguments.shell, &mut command, "autofit", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "autofit", &mut script);
+    console::data(&String::from_utf8(script)?)?;
     Ok(Exit::Answered)
 }
 
@@ -46,12 +48,12 @@ pub fn completions(arguments: &CompletionArguments) -> Result<Exit> {
 pub fn man(arguments: &ManArguments) -> Result<Exit> {
     let command = Cli::command();
     let Some(folder) = &arguments.dir else {
-        std::io::stdout().write_all(&page(command)?)?;
+        console::data(&String::from_utf8(page(command)?)?)?;
         return Ok(Exit::Answered);
     };
     std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     clap_mangen::generate_to(command, folder).with_context(|| format!("writing into {}", folder.display()))?;
-    println!("{}", folder.join("autofit.1").display());
+    console::say(&format!("{}\n", folder.join("autofit.1").display()))?;
     Ok(Exit::Answered)
 }
 

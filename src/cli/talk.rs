@@ -1,7 +1,10 @@
 //! What a person sees on standard error while work is going on: one line that is rewritten on a terminal, plain
 //! lines elsewhere.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
+
+use crate::plan::text::one_line;
+use crate::report::console;
 
 /// The talk of one command.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ impl Talk {
             return;
         }
         self.clear();
-        eprintln!("{text}");
+        console::talk(&format!("{text}\n"));
     }
 
     /// What is being done right now: rewritten by whatever comes next, and not shown where lines can't be rewritten.
@@ -36,10 +39,9 @@ impl Talk {
             return;
         }
         self.clear();
-        let width = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).unwrap_or(WIDTH);
-        let shown: String = text.chars().take(width - 1).collect();
-        eprint!("{shown}");
-        let _ = stderr().flush();
+        let width: usize = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).unwrap_or(WIDTH);
+        let shown: String = one_line(text).chars().take(width.saturating_sub(1)).collect();
+        console::talk(&shown);
         self.open = true;
     }
 
@@ -50,7 +52,7 @@ impl Talk {
 
     fn clear(&mut self) {
         if self.open {
-            eprint!("\r\x1b[K");
+            console::steer("\r\x1b[K");
             self.open = false;
         }
     }

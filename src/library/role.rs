@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use super::workload::{Setup, Workload};
 use crate::device::select;
 use crate::probe::protocol::{Job, Message, Report, Task};
+use crate::report::console;
 use crate::study::stamp;
 use crate::worker;
 use crate::worker::measure::{self, Question};
@@ -55,7 +56,7 @@ pub(super) fn serve(workload: &impl Workload) -> ! {
     let code = match worker::run_with(|job, send| probe(workload, job, send)) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            console::talk(&format!("error: {error:#}\n"));
             1
         }
     };

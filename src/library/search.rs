@@ -19,7 +19,7 @@ use crate::plan::{ByteSize, Knobs, Outcome, files};
 use crate::probe::interrupt::Caught;
 use crate::probe::protocol::{Attempt, Effort, Job, Measurement, ModelSource, PROTOCOL, ProbeSpec, Shapes, Task};
 use crate::probe::{Executor, LocalProcess};
-use crate::report::terminal;
+use crate::report::{console, terminal};
 use crate::study::answer::{Answer, Verdict};
 use crate::study::best::{Best, Model, Setting};
 use crate::study::driver::{self, Limits, Observer};
@@ -146,7 +146,10 @@ impl Search {
             return Ok((survey.knobs, survey.measured));
         }
         if let Voice::Stderr = self.voice {
-            eprintln!("  0  a first look at {}: its smallest configuration, outside the cap", self.name);
+            console::talk(&format!(
+                "  0  a first look at {}: its smallest configuration, outside the cap\n",
+                self.name
+            ));
         }
         let (knobs, measured) = self.look()?;
         let survey = Survey { knobs, measured };
@@ -316,10 +319,10 @@ struct Narrator {
 
 impl Observer for Narrator {
     fn asked(&mut self, number: usize, request: &Request, expected_seconds: Option<f64>) {
-        eprintln!("{}", terminal::asked(number, request, expected_seconds, self.effective_batch, self.layers));
+        console::talk(&(terminal::asked(number, request, expected_seconds, self.effective_batch, self.layers) + "\n"));
     }
 
     fn told(&mut self, trial: &Trial, derived: &Derived) {
-        eprintln!("{}", terminal::told(trial, derived));
+        console::talk(&(terminal::told(trial, derived) + "\n"));
     }
 }

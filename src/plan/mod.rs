@@ -6,13 +6,17 @@
 //! * [`outcome`]: what became of a trial.
 //! * [`partition`]: how an effective batch is cut into micro-batches.
 //! * [`size`]: byte sizes as people write them (`6G`, `500M`).
+//! * [`text`]: foreign text for a person, a shell or a file to read.
 
 pub mod cut;
+#[doc(hidden)]
 pub mod files;
 pub mod knobs;
 pub mod outcome;
 pub mod partition;
 pub mod size;
+#[doc(hidden)]
+pub mod text;
 
 pub use knobs::{Knobs, LORA_ALPHA, OptimizerKind, Precision};
 pub use outcome::Outcome;

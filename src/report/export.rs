@@ -7,6 +7,7 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
+use crate::plan::text::{one_line, yaml_string};
 use crate::plan::{ByteSize, LORA_ALPHA, OptimizerKind, Precision};
 use crate::study::best::{Best, Config};
 use crate::study::suggest;
@@ -45,9 +46,10 @@ impl Target {
         }
     }
 
-    /// What a comment begins with, where the format has comments.
+    /// What a comment begins with, where the format has comments. The environment's has none: shells that are typed into
+    /// may take `#` for a command, and expand what stands after it.
     fn comment(self) -> Option<&'static str> {
-        (self != Target::DeepSpeed).then_some("# ")
+        (!matches!(self, Target::DeepSpeed | Target::Env)).then_some("# ")
     }
 }
 
@@ -90,7 +92,8 @@ pub fn export(best: &Best, target: Target) -> Export {
         Target::Axolotl => axolotl(best),
         Target::Env => env(best),
     };
-    let notes = notes(best, target);
+    // A note ends with its line, whatever was put into it.
+    let notes: Vec<String> = notes(best, target).iter().map(|note| one_line(note).into_owned()).collect();
     let mut text = String::new();
     if let Some(mark) = target.comment() {
         notes.iter().for_each(|note| text += &format!("{mark}{note}\n"));
@@ -278,7 +281,7 @@ fn axolotl(best: &Best) -> String {
     let mut out = format!(
         "base_model: {}\nmicro_batch_size: {}\ngradient_accumulation_steps: {}\nsequence_len: {}\nbf16: {}\nfp16: {}\n\
          gradient_checkpointing: {}\noptimizer: {}\nlearning_rate: {LEARNING_RATE}\nmax_grad_norm: {CLIP_NORM}\n",
-        serde_json::Value::from(best.study.model.as_str()),
+        yaml_string(&best.study.model),
         config.micro_batch,
         config.accumulation,
         config.max_length,

@@ -6,6 +6,7 @@ use super::plots::{self, Plot};
 use super::sheet::{Row, Sheet};
 use super::svg::{STYLE, escape, short};
 use super::terminal;
+use crate::plan::text::shell_word;
 use crate::plan::{ByteSize, OptimizerKind, Outcome};
 use crate::probe::protocol::ModelSource;
 use crate::study::best::{Best, NeighbourTable};
@@ -287,7 +288,7 @@ fn next_steps(sheet: &Sheet) -> String {
     let mut out = String::from("<section><h2>What to do next</h2>");
     match &sheet.best {
         Some(best) => {
-            let file = quoted(&sheet.folder.join(crate::study::journal::BEST).display().to_string());
+            let file = shell_word(&sheet.folder.join(crate::study::journal::BEST).display().to_string());
             if let ModelSource::Program(name) = &best.model.source {
                 let _ =
                     write!(out, "<p>Train with the program that has the model {}, at these knobs.</p>", escape(name));
@@ -295,7 +296,7 @@ fn next_steps(sheet: &Sheet) -> String {
             }
             let run = match (&best.data, &best.model.source) {
                 (Some(data), ModelSource::Folder(_)) => {
-                    format!("autofit run --config {file} --data {}", quoted(&data.file.display().to_string()))
+                    format!("autofit run --config {file} --data {}", shell_word(&data.file.display().to_string()))
                 }
                 _ => format!("autofit run --config {file} --model DIR --data FILE.csv"),
             };
@@ -327,12 +328,6 @@ fn next_steps(sheet: &Sheet) -> String {
     out + "</section>\n"
 }
 
-/// A word for the shell.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text.into() } else { format!("'{}'", text.replace('\'', "'\\''")) }
-}
-
 /// `48 s`, `3 min 20 s`, `1 h 5 min`.
 fn duration(seconds: f64) -> String {
     let s = seconds.round() as u64;
@@ -348,9 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_for_the_shell() {
-        assert_eq!(quoted("results/a-b/best.toml"), "results/a-b/best.toml");
-        assert_eq!(quoted("my file's"), "'my file'\\''s'");
+    fn durations() {
         assert_eq!(
             (duration(48.4), duration(200.0), duration(3900.0)),
             ("48 s".into(), "3 min 20 s".into(), "1 h 5 min".into())

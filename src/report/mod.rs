@@ -4,6 +4,7 @@
 //! * [`sheet`]: a study's files, read for a report; [`svg`], [`plots`]: drawings; [`html`]: the page.
 //! * [`export`]: the answer in the words of other tools; [`outlook`]: what fits, by estimate; [`tensorboard`]: event files.
 
+pub mod console;
 pub mod export;
 pub mod html;
 pub mod outlook;

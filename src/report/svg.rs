@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use crate::plan::text::is_hidden;
+
 /// The styles that every plot uses; light and dark. Colours are Okabe and Ito's, told apart with any colour vision.
 pub const STYLE: &str = "\
 :root{--ink:#1b1f24;--soft:#57606a;--grid:#d8dee4;--paper:#fff;--cap:#b3261e;--good:#1a7f37;\
@@ -25,7 +27,8 @@ pub const STYLE: &str = "\
 .plot .w{fill:var(--w)}.plot .g{fill:var(--g)}.plot .o{fill:var(--o)}.plot .a{fill:var(--a)}\
 .plot .free{fill:var(--free);stroke:var(--soft);stroke-dasharray:3 3}.plot text.on{fill:var(--paper);stroke:none;font-weight:600}";
 
-/// Text made safe for XML content and attributes. Characters that XML 1.0 forbids become the replacement character.
+/// Text made safe for XML content and attributes. Characters that XML 1.0 forbids, or that would hide or turn around
+/// what a person reads, become the replacement character.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -36,7 +39,7 @@ pub fn escape(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\t' | '\n' | '\r' => out.push(c),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
+            c if is_hidden(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -2,6 +2,7 @@
 
 mod estimate;
 mod export;
+mod hostile;
 mod house;
 mod report;
 mod schema;

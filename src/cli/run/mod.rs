@@ -17,6 +17,7 @@ use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::talk::Talk;
 use crate::plan::ByteSize;
 use crate::probe::{LocalProcess, interrupt};
+use crate::report::console;
 use crate::study::best::Best;
 use crate::train::spec::TrainSpec;
 use crate::train::trainer::{Ending, Summary};
@@ -120,7 +121,7 @@ pub fn train(request: &Request) -> Result<Exit> {
     match supervise::supervise(&mut executor, &device, cap_bytes, &spec, &mut progress)? {
         Some(summary) if summary.ending != Ending::Stopped => {
             drop(progress);
-            print!("{}", conclusion(&summary, &spec, cap_bytes));
+            console::say(&conclusion(&summary, &spec, cap_bytes))?;
             Ok(Exit::Answered)
         }
         stopped => {
