@@ -123,18 +123,10 @@ impl Sheet {
         self.best.as_ref().map(|best| best.config.knobs())
     }
 
-    /// The last probe of every combination that was run: the longest one speaks for it.
+    /// The probe that speaks for every combination that was run, in the order in which they were: see [`speaking`].
     pub fn latest(&self) -> Vec<&Row> {
-        let mut seen: Vec<Knobs> = Vec::new();
-        let mut rows: Vec<&Row> = Vec::new();
-        for row in self.rows.iter().rev().filter(|row| row.ran()) {
-            if !seen.contains(&row.trial.knobs) {
-                seen.push(row.trial.knobs);
-                rows.push(row);
-            }
-        }
-        rows.reverse();
-        rows
+        let ran = self.rows.iter().filter(|row| row.ran());
+        speaking(ran, |row| &row.trial)
     }
 
     /// Samples per second of a combination over all its probes, by their mean step time; the answer's is as the study
@@ -173,12 +165,28 @@ impl Sheet {
         self.latest().into_iter().filter(plain).max_by_key(|row| row.trial.knobs.micro_batch)
     }
 
-    /// The fastest trial that fit: the best so far where there is no answer.
+    /// The fastest combination that fit: the best so far where there is no answer.
     pub fn fastest(&self) -> Option<&Row> {
         let fit = |row: &&Row| row.trial.attempt.outcome == Outcome::Fit && row.samples_per_second.is_some();
         let speed = |row: &Row| row.samples_per_second.unwrap_or(0.0);
-        self.rows.iter().filter(fit).max_by(|a, b| speed(a).total_cmp(&speed(b)))
+        self.latest().into_iter().filter(fit).max_by(|a, b| speed(a).total_cmp(&speed(b)))
     }
+}
+
+/// Of several probes of one combination the one that speaks for it: the last, which is the longest, of those that say
+/// whether it fits. What failed for another reason, or was interrupted, speaks only where nothing else does.
+pub fn speaking<'a, T>(rows: impl Iterator<Item = &'a T>, trial: impl Fn(&T) -> &Trial) -> Vec<&'a T> {
+    let tells = |row: &T| matches!(trial(row).attempt.outcome, Outcome::Fit | Outcome::Oom);
+    let mut spoken: Vec<&T> = Vec::new();
+    for row in rows {
+        match spoken.iter_mut().find(|other| trial(other).knobs == trial(row).knobs) {
+            Some(other) if tells(row) || !tells(other) => *other = row,
+            Some(_) => {}
+            None => spoken.push(row),
+        }
+    }
+    spoken.sort_by_key(|row| trial(row).number);
+    spoken
 }
 
 /// Accumulation, seconds of a step and samples per second.

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use super::sheet::speaking;
 use crate::plan::{ByteSize, Knobs, OptimizerKind, Outcome};
 use crate::study::answer::{Answer, Neighbour};
 use crate::study::row::Derived;
@@ -47,21 +48,17 @@ pub fn configuration(knobs: &Knobs, effective_batch: usize, layers: usize) -> St
 
 /// The trials that were run, the winner first, then by speed, then what did not fit.
 pub fn table(rows: &[Row<'_>], winner: Option<&Knobs>, effective_batch: usize, layers: usize) -> String {
-    let mut shown: Vec<&Row<'_>> = rows.iter().filter(|row| row.trial.attempt.outcome != Outcome::Pruned).collect();
+    let ran = rows.iter().filter(|row| row.trial.attempt.outcome != Outcome::Pruned);
+    // A short first look that happened to be quick must not stand for what was measured longer afterwards.
+    let mut shown = speaking(ran, |row| row.trial);
     shown.sort_by(|a, b| {
         let key = |row: &Row<'_>| (Some(&row.trial.knobs) != winner, -row.samples_per_second.unwrap_or(-1.0));
         let (a, b) = (key(a), key(b));
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
     });
-    // The same combination may have been measured more than once: its last and longest probe speaks for it.
-    let mut seen: Vec<Knobs> = Vec::new();
     let mut out = String::from("   precision  micro × accum  recomputed  peak memory  samples/s  outcome\n");
-    for row in shown.iter().rev().rev() {
+    for row in shown {
         let knobs = row.trial.knobs;
-        if seen.contains(&knobs) {
-            continue;
-        }
-        seen.push(knobs);
         let attempt = &row.trial.attempt;
         let peak = attempt.measurement.as_ref().map_or("-".into(), |m| ByteSize(m.peak_bytes).to_string());
         let speed = row.samples_per_second.map_or("-".into(), |s| format!("{s:.2}"));
@@ -198,4 +195,47 @@ pub fn needs(shortfall: &Shortfall, effective_batch: usize, layers: usize) -> St
         ByteSize(shortfall.activation_bytes)
     );
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Precision;
+    use crate::probe::protocol::{Attempt, Measurement};
+    use crate::study::trial::Purpose;
+
+    fn trial(number: usize, micro: usize, outcome: Outcome, megabytes: u64) -> Trial {
+        let measurement = Measurement { peak_bytes: megabytes << 20, layers: 6, ..Measurement::default() };
+        let measurement = (outcome == Outcome::Fit).then_some(measurement);
+        let attempt = Attempt { outcome, reason: String::new(), measurement, oom: None, wall_seconds: 1.0 };
+        let knobs = Knobs::new(Precision::Fp32, micro, 0);
+        Trial { number, knobs, purpose: Purpose::Explore, attempt, unix_seconds: 0 }
+    }
+
+    #[test]
+    fn a_configuration_is_shown_as_it_was_measured_last_not_at_its_fastest() {
+        let trials = [
+            (trial(1, 8, Outcome::Fit, 100), Some(9.0)),
+            (trial(2, 4, Outcome::Fit, 60), Some(8.5)),
+            (trial(3, 16, Outcome::Oom, 0), None),
+            (trial(4, 8, Outcome::Fit, 101), Some(8.0)),
+            (trial(5, 8, Outcome::Interrupted, 0), None),
+            (trial(6, 4, Outcome::Crash, 0), None),
+            (trial(7, 2, Outcome::Timeout, 0), None),
+        ];
+        let rows: Vec<Row<'_>> =
+            trials.iter().map(|(trial, speed)| Row { trial, samples_per_second: *speed }).collect();
+        let text = table(&rows, Some(&trials[0].0.knobs), 16, 6);
+        let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>().join(" ");
+        let shown: Vec<String> = text.lines().skip(1).map(words).collect();
+        assert_eq!(
+            shown,
+            [
+                "> fp32 8 × 2 0/6 101 MiB 8.00 fit",
+                "fp32 4 × 4 0/6 60.0 MiB 8.50 fit",
+                "fp32 16 × 1 0/6 - - oom",
+                "fp32 2 × 8 0/6 - - timeout",
+            ]
+        );
+    }
 }
