@@ -193,6 +193,27 @@ fn another_model_or_other_rows_in_the_same_place_are_not_answered_with_the_old_r
 }
 
 #[test]
+fn the_budget_bounds_a_probe_that_hangs_and_it_is_tried_again() {
+    let folder = workplace();
+    std::fs::write(folder.path().join("one.toml"), "precision = [\"fp32\"]\nmicro_batch = [4]\n").expect("written");
+    let started = std::time::Instant::now();
+    let hanging = ["--space", "./one.toml", "--budget", "1s", "--launcher", "/bin/sh -c 'sleep 1000' {worker}"];
+    let output = probe(folder.path(), "tiny-bert", "64M", &hanging);
+    assert!(started.elapsed().as_secs() < 60, "the deadline of a probe is 10 minutes, the budget a second");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--budget was over") && said.contains("goes on where it stopped"), "{said}");
+    let trials = || std::fs::read_to_string(folder.path().join("study/trials.csv")).expect("trials.csv");
+    let row = |at: usize| trials().lines().nth(at).unwrap_or_default().to_string();
+    assert!(row(1).contains(",interrupted,") && row(2).is_empty(), "{}", trials());
+    let again = probe(folder.path(), "tiny-bert", "64M", &["--space", "./one.toml"]);
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    let knobs = |row: &str| row.split(',').skip(1).take(4).collect::<Vec<_>>().join(",");
+    assert_eq!(knobs(&row(2)), knobs(&row(1)), "what was cut off is asked for first: {}", trials());
+    assert!(row(2).contains(",fit,"), "{}", trials());
+}
+
+#[test]
 fn says_what_is_missing_when_nothing_fits() {
     let folder = workplace();
     let output = probe(folder.path(), "tiny-bert", "100K", &[]);

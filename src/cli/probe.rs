@@ -172,11 +172,14 @@ impl<'a> Study<'a> {
     }
 
     fn search(&mut self, talk: &mut Talk) -> Result<Verdict> {
+        let started = Instant::now();
+        let budget = self.arguments.budget;
         let mut executor = match &self.arguments.launcher {
             Some(command) => LocalProcess::behind(command)?,
             None => LocalProcess::this_program()?,
         }
-        .interrupt(self.interrupted);
+        .interrupt(self.interrupted)
+        .until(budget.and_then(|budget| started.checked_add(budget)));
         if !self.arguments.fresh_workers {
             executor = executor.workers(Workers::WARM);
         }
@@ -192,8 +195,8 @@ impl<'a> Study<'a> {
         };
         let effective_batch = self.problem.effective_batch;
         let mut observer = Teller { talk: &talk, effective_batch, layers, best: None };
-        let clock = driver::stopwatch();
-        let limits = Limits { budget: self.arguments.budget, interrupted: self.interrupted, elapsed: &clock };
+        let clock = move || started.elapsed();
+        let limits = Limits { budget, interrupted: self.interrupted, elapsed: &clock };
         driver::run(self.problem.clone(), &mut self.journal, &mut prober, &mut observer, &limits)
     }
 
@@ -232,7 +235,10 @@ impl<'a> Study<'a> {
             }
             Verdict::Failed { reason } => bail!("no probe succeeded: {reason}"),
             Verdict::OutOfTime { best: Some(_) } => Ok(Exit::Answered),
-            Verdict::OutOfTime { best: None } => bail!("--budget was over before anything was known to fit"),
+            Verdict::OutOfTime { best: None } => bail!(
+                "--budget was over before anything was known to fit: the same command goes on where it stopped, with as \
+                 much time again"
+            ),
             Verdict::Interrupted { .. } => {
                 talk.line("interrupted; the same command goes on where it stopped");
                 Ok(Exit::Interrupted)

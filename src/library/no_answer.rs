@@ -41,7 +41,9 @@ impl fmt::Display for NoAnswer {
                 f.write_str(terminal::needs(shortfall, *effective_batch, *layers).trim_end())
             }
             NoAnswer::Failed { reason } => f.write_str(reason),
-            NoAnswer::OutOfTime => f.write_str("the budget was over before anything was known to fit"),
+            NoAnswer::OutOfTime => f.write_str(
+                "the budget was over before anything was known to fit: the same search goes on where it stopped",
+            ),
             NoAnswer::Interrupted { .. } => f.write_str("interrupted: the same search goes on where it stopped"),
         }
     }

@@ -5,8 +5,8 @@
 //! needed.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -60,6 +60,7 @@ struct Search {
     problem: Problem,
     device: String,
     seed: u64,
+    started: Instant,
     budget: Option<Duration>,
     interrupted: &'static AtomicBool,
     journal: Journal,
@@ -69,6 +70,7 @@ struct Search {
 
 impl Search {
     fn prepare<W: Workload>(tune: Tune<W>, interrupted: &'static AtomicBool) -> Result<Self> {
+        let started = Instant::now();
         let (name, axes) = (tune.workload.name(), tune.workload.axes());
         ensure!(!name.trim().is_empty(), "a workload needs a name: Workload::name gave none");
         ensure!(tune.effective_batch > 0, "{name}: effective_batch(0): at least 1 sample is needed");
@@ -103,6 +105,7 @@ impl Search {
         let executor = LocalProcess::new(program, tune.arguments)
             .env(MARK_VAR, role::mark(&tune.workload))
             .interrupt(interrupted)
+            .until(tune.budget.and_then(|budget| started.checked_add(budget)))
             .workers(tune.workers);
         let prober = Prober {
             executor,
@@ -115,11 +118,12 @@ impl Search {
         };
         let (device, seed, budget, voice) = (selected.name, tune.seed, tune.budget, tune.voice);
         let layers = axes.layers();
-        Ok(Search { name, layers, problem, device, seed, budget, interrupted, journal, prober, voice })
+        Ok(Search { name, layers, problem, device, seed, started, budget, interrupted, journal, prober, voice })
     }
 
     fn run(mut self) -> Result<Answer> {
-        let clock = driver::stopwatch();
+        let started = self.started;
+        let clock = move || started.elapsed();
         let (knobs, survey) = self.survey()?;
         self.problem.size = SizeHint::measured(self.problem.size.layers, &knobs, &survey);
         let limits = Limits { budget: self.budget, interrupted: self.interrupted, elapsed: &clock };
@@ -172,7 +176,10 @@ impl Search {
                 reason = format!("the first look failed at {knobs} ({}): {}", attempt.outcome, attempt.reason);
                 match (attempt.outcome, attempt.measurement) {
                     (Outcome::Fit, Some(measured)) => return Ok((knobs, measured)),
-                    (Outcome::Interrupted, _) => bail!(NoAnswer::Interrupted { best: None }),
+                    (Outcome::Interrupted, _) if self.interrupted.load(SeqCst) => {
+                        bail!(NoAnswer::Interrupted { best: None })
+                    }
+                    (Outcome::Interrupted, _) => bail!(NoAnswer::OutOfTime),
                     (Outcome::Nan, _) => {}
                     (Outcome::Unsupported, _) => break,
                     (Outcome::Garbage, _) => {

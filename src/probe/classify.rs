@@ -33,8 +33,10 @@ pub enum Ending {
         /// What it was doing, where that could be seen.
         hang: Hang,
     },
-    /// The user, or the end of the budget, stopped it.
+    /// The user stopped it.
     Interrupted,
+    /// The time for all jobs together was over.
+    OutOfTime,
     /// It closed its output without a report, and lived on.
     Muted,
     /// It wrote more that is no message than is read.
@@ -111,6 +113,8 @@ impl Verdict {
 pub fn classify(evidence: &Evidence) -> Attempt {
     let verdict = match (&evidence.ending, &evidence.report) {
         (Ending::Interrupted, _) => Verdict::new(Outcome::Interrupted, "stopped before it could report"),
+        // No timeout: it had not had the time that a probe is given, and says nothing about the configuration.
+        (Ending::OutOfTime, _) => Verdict::new(Outcome::Interrupted, "stopped at the end of the budget"),
         (Ending::Deadline { limit, hang }, _) => timeout(evidence, *limit, *hang),
         (_, Some(report)) => reported(evidence, report),
         (ending, None) => unreported(evidence, ending),
@@ -188,7 +192,7 @@ fn unreported(evidence: &Evidence, ending: &Ending) -> Verdict {
             Verdict::new(Outcome::Garbage, format!("wrote too much that is no message and was ended{}", junk(evidence)))
         }
         Ending::NotStarted(ref error) => Verdict::new(Outcome::Crash, format!("can't start the worker: {error}")),
-        Ending::Answered | Ending::Vanished | Ending::Interrupted | Ending::Deadline { .. } => {
+        Ending::Answered | Ending::Vanished | Ending::Interrupted | Ending::OutOfTime | Ending::Deadline { .. } => {
             Verdict::new(Outcome::Crash, format!("ended without a report, nobody knows how{said}"))
         }
     }

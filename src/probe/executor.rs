@@ -71,6 +71,7 @@ pub struct LocalProcess {
     environment: Vec<(OsString, OsString)>,
     workers: Workers,
     interrupt: &'static AtomicBool,
+    until: Option<Instant>,
     grace: Duration,
     exit_patience: Duration,
     warm: Option<Warm>,
@@ -102,6 +103,7 @@ impl LocalProcess {
             environment: Vec::new(),
             workers: Workers::Fresh,
             interrupt: &NEVER,
+            until: None,
             grace: Duration::from_millis(800),
             exit_patience: Duration::from_secs(5),
             warm: None,
@@ -145,6 +147,13 @@ impl LocalProcess {
         self
     }
 
+    /// The end of what the jobs are a part of, such as the budget of a search: a job that runs then is ended as by the
+    /// interrupt flag, and later ones are not begun.
+    pub fn until(mut self, end: Option<Instant>) -> Self {
+        self.until = end;
+        self
+    }
+
     /// Time from SIGTERM to SIGKILL for a worker that is late or interrupted; 0.8 s unless set. A training that saves
     /// a snapshot at SIGTERM needs more.
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -179,7 +188,9 @@ impl LocalProcess {
             },
         };
         let kills = Count::now();
-        let mut heard = worker.ask(&line, asked.checked_add(deadline), self.interrupt, listener);
+        let (own, shared) = (asked.checked_add(deadline), self.until);
+        let over_first = shared.is_some_and(|shared| own.is_none_or(|own| shared < own));
+        let mut heard = worker.ask(&line, if over_first { shared } else { own }, self.interrupt, listener);
         let wall_seconds = asked.elapsed().as_secs_f64();
         let records = worker.refusals();
         if self.may_keep(&heard, jobs + 1) && records.is_empty() && worker.is_idle() {
@@ -192,7 +203,10 @@ impl LocalProcess {
             Stop::Ended | Stop::Muted | Stop::Flooded => worker.stop(Duration::ZERO, &mut heard, listener),
             Stop::Deadline(_) | Stop::Interrupted => worker.stop(self.grace, &mut heard, listener),
         }
-        let ending = self.ending(heard.stop, worker.status(), deadline);
+        let ending = match heard.stop {
+            Stop::Deadline(_) if over_first => Ending::OutOfTime,
+            stop => self.ending(stop, worker.status(), deadline),
+        };
         let evidence = evidence(ending, heard, &mut worker, kills.since(), wall_seconds);
         (finish(evidence), jobs > 0)
     }
@@ -218,6 +232,14 @@ impl LocalProcess {
         measured && plain && matches!(self.workers, Workers::Warm { max_jobs } if jobs < max_jobs)
     }
 
+    /// Why no job may be begun any more, if so.
+    fn stopped(&self) -> Option<Ending> {
+        if self.interrupt.load(SeqCst) {
+            return Some(Ending::Interrupted);
+        }
+        self.until.is_some_and(|end| Instant::now() >= end).then_some(Ending::OutOfTime)
+    }
+
     fn ending(&self, stop: Stop, status: Option<ExitStatus>, limit: Duration) -> Ending {
         match stop {
             Stop::Reported => Ending::Answered,
@@ -240,16 +262,22 @@ impl LocalProcess {
 
 impl Executor for LocalProcess {
     fn run(&mut self, job: &Job, deadline: Duration, on_message: &mut dyn FnMut(&Message)) -> Finished {
-        if self.interrupt.load(SeqCst) {
-            return finish(bare(Ending::Interrupted, Instant::now()));
+        let asked = Instant::now();
+        if let Some(ending) = self.stopped() {
+            return finish(bare(ending, asked));
         }
         let (finished, reused) = self.attempt(job, deadline, on_message);
         let doubtful =
             matches!(finished.attempt.outcome, Outcome::Oom | Outcome::HostOom | Outcome::Crash | Outcome::Garbage);
-        if reused && doubtful && !self.interrupt.load(SeqCst) {
-            return self.attempt(job, deadline, on_message).0;
+        if !(reused && doubtful) {
+            return finished;
         }
-        finished
+        // Without time to ask a fresh worker there is no answer: an out-of-memory that another job may be to blame for
+        // would shrink the search for good.
+        match self.stopped() {
+            Some(ending) => finish(bare(ending, asked)),
+            None => self.attempt(job, deadline, on_message).0,
+        }
     }
 }
 

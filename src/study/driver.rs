@@ -1,7 +1,7 @@
 //! Ask → probe → record → tell, until the answer is known, time is up, or the user interrupts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
@@ -38,18 +38,13 @@ impl Observer for () {}
 
 /// When to stop.
 pub struct Limits<'a> {
-    /// Time for the whole of this run; `None`: as long as it takes.
+    /// Time for the whole of this run; `None`: as long as it takes. Whoever probes ends what is running then, as
+    /// [`Outcome::Interrupted`].
     pub budget: Option<Duration>,
     /// Set by the signal handler.
     pub interrupted: &'a AtomicBool,
     /// Time since the run began.
     pub elapsed: &'a dyn Fn() -> Duration,
-}
-
-/// A clock for [`Limits::elapsed`] that starts now.
-pub fn stopwatch() -> impl Fn() -> Duration {
-    let start = Instant::now();
-    move || start.elapsed()
 }
 
 /// Runs, or resumes, a study to its end. Trials already in the journal are replayed, not repeated.

@@ -121,6 +121,10 @@ impl Evidence {
         let mut optimizer: BTreeMap<Branch, Vec<f64>> = BTreeMap::new();
         let mut setups = Vec::new();
         for trial in trials {
+            // One that was interrupted was not looked at: it must be asked for again as if for the first time.
+            if trial.attempt.outcome == Outcome::Interrupted {
+                continue;
+            }
             let branch = Branch::of(&trial.knobs);
             let tally = tallies.entry(trial.knobs).or_default();
             match (trial.attempt.outcome, &trial.attempt.measurement) {
@@ -138,7 +142,6 @@ impl Evidence {
                 }
                 (Outcome::Unsupported, _) => drop(unsupported.insert(branch)),
                 (Outcome::Pruned, _) => drop(pruned.insert(branch)),
-                (Outcome::Interrupted, _) => {}
                 // Fit without a measurement can't be told from a crash.
                 _ => tally.failures += 1,
             }

@@ -55,10 +55,10 @@ impl View<'_> {
 
     /// The last trial again, if it failed for a reason that may pass.
     pub fn retry(&self) -> Option<Request> {
-        let last = self.trials.iter().rev().find(|trial| trial.attempt.outcome != Outcome::Pruned)?;
+        let ran = |trial: &&Trial| !matches!(trial.attempt.outcome, Outcome::Pruned | Outcome::Interrupted);
+        let last = self.trials.iter().rev().find(ran)?;
         let failures = self.evidence.tally(&last.knobs)?.failures;
-        let failed =
-            !matches!(last.attempt.outcome, Outcome::Fit | Outcome::Oom | Outcome::Unsupported | Outcome::Interrupted);
+        let failed = !matches!(last.attempt.outcome, Outcome::Fit | Outcome::Oom | Outcome::Unsupported);
         let again = failed && (1..MAX_FAILURES).contains(&failures);
         again.then(|| Request::new(last.purpose, last.knobs, format!("once more after {}", last.attempt.outcome)))
     }
@@ -222,9 +222,11 @@ impl View<'_> {
 
     /// Exploring a branch costs at most a number of probes that grows with the logarithm of its size.
     fn may_explore(&self, branch: Branch) -> bool {
-        let explored =
-            self.trials.iter().filter(|t| t.purpose == Purpose::Explore && Branch::of(&t.knobs) == branch).count();
-        explored < exploration_limit(self.grid)
+        let explored = |trial: &&Trial| {
+            let whole = trial.attempt.outcome != Outcome::Interrupted;
+            trial.purpose == Purpose::Explore && Branch::of(&trial.knobs) == branch && whole
+        };
+        self.trials.iter().filter(explored).count() < exploration_limit(self.grid)
     }
 
     /// The less certain of two leaders, again and longer, when only noise makes them equal.

@@ -231,3 +231,25 @@ fn no_deadline_is_a_deadline_too() {
     let (finished, _) = run("sleep 100", Duration::ZERO);
     assert_eq!(finished.attempt.outcome, Outcome::Timeout);
 }
+
+#[test]
+fn the_end_of_the_budget_ends_what_runs_and_is_no_timeout() {
+    let mark = new_mark();
+    let soon = Instant::now() + SHORT;
+    let mut worker = script("trap '' TERM; echo '{\"progress\":\"ready\"}'; while :; do sleep 1000; done")
+        .env(MARK, &mark)
+        .grace(Duration::from_millis(50))
+        .until(Some(soon));
+    let (finished, progress) = run_in(&mut worker, &job("cpu"), AMPLE);
+    assert_eq!(finished.attempt.outcome, Outcome::Interrupted, "{:?}", finished.attempt);
+    assert_reason(&finished, "the end of the budget");
+    assert_eq!(progress, ["ready"], "it was at work");
+    eventually("the group is gone", || marked(&mark).is_empty());
+    // No other is begun.
+    let (finished, progress) = run_in(&mut worker, &job("cpu"), AMPLE);
+    assert_eq!((finished.attempt.outcome, progress.len()), (Outcome::Interrupted, 0), "{:?}", finished.attempt);
+    // A probe's own deadline, where it comes first, stays what it is.
+    let mut worker = script("sleep 1000").until(Some(Instant::now() + AMPLE * 10));
+    let (finished, _) = run_in(&mut worker, &job("cpu"), SHORT);
+    assert_eq!(finished.attempt.outcome, Outcome::Timeout, "{:?}", finished.attempt);
+}

@@ -1,8 +1,10 @@
 //! Workers that are kept while everything fits, and let go at the first doubt.
 
+use std::time::{Duration, Instant};
+
 use autofit::plan::{Outcome, Precision};
 use autofit::probe::protocol::Job;
-use autofit::probe::{LocalProcess, Workers};
+use autofit::probe::{Executor, LocalProcess, Workers};
 
 use crate::support::*;
 
@@ -54,6 +56,18 @@ fn a_fresh_worker_is_never_kept() {
     let first = ask(&mut worker, &job("cpu"), Outcome::Fit);
     assert_eq!(first[0].1, 1);
     assert_eq!(ask(&mut worker, &job("cpu"), Outcome::Fit)[0].1, 1);
+}
+
+#[test]
+fn without_time_to_ask_again_what_a_kept_worker_says_is_no_answer() {
+    let soon = Instant::now() + Duration::from_secs(2);
+    let mut worker = warm(9).until(Some(soon));
+    ask(&mut worker, &job("second crashes"), Outcome::Fit);
+    // It dies at once, but the budget is over by the time that this is seen.
+    let finished = worker.run(&job("second crashes"), AMPLE, &mut |_| {
+        std::thread::sleep((soon + Duration::from_millis(20)).saturating_duration_since(Instant::now()));
+    });
+    assert_eq!(finished.attempt.outcome, Outcome::Interrupted, "{:?}", finished.attempt);
 }
 
 #[test]

@@ -149,6 +149,7 @@ fn exits_without_a_report() {
 fn the_rest_is_told_apart() {
     check(&evidence(Ending::Interrupted), Outcome::Interrupted, "stopped");
     check(&Evidence { report: Some(measured()), ..evidence(Ending::Interrupted) }, Outcome::Interrupted, "stopped");
+    check(&evidence(Ending::OutOfTime), Outcome::Interrupted, "the end of the budget");
     let limit = Duration::from_millis(2500);
     let late = |hang| evidence(Ending::Deadline { limit, hang });
     check(&late(Hang::Unknown), Outcome::Timeout, "no report after 2.5 s");
