@@ -57,7 +57,7 @@ fn main() -> Result<()> {
             learner.accumulate(&part, (batch * accumulation) as f64);
         }
         let update = Instant::now();
-        loss = learner.update(1e-5).loss;
+        loss = learner.update(1e-5)?.loss;
         if step >= 2 {
             whole.push(started.elapsed().as_secs_f64());
             updates.push(update.elapsed().as_secs_f64());

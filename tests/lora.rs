@@ -86,7 +86,7 @@ fn the_gradient_is_the_slope_of_the_loss() {
                     let squares = step.squares;
                     let mut there = learner(moved, &config, engine);
                     there.accumulate(&batch(&config), 6.0);
-                    (there.update(0.0).loss, squares)
+                    (there.update(0.0).expect("finite").loss, squares)
                 };
                 let squares = loss_at(0.0).1;
                 // A step that moves the loss by about a hundredth: far above rounding, and still almost straight.
@@ -113,7 +113,7 @@ fn a_fresh_adapter_changes_nothing_and_training_changes_nothing_else() {
         let mut losses = Vec::new();
         for _ in 0..40 {
             learner.accumulate(&batch(&config), 6.0);
-            losses.push(learner.update(0.02).loss);
+            losses.push(learner.update(0.02).expect("finite").loss);
         }
         assert!(losses[39] < 0.5 * losses[0], "{engine:?} learned nothing: {losses:?}");
         for (name, values) in parameters(learner.model(), &config) {
@@ -299,7 +299,7 @@ fn a_resumed_training_goes_on_with_the_same_adapters() {
         let steps = |learner: &mut Learner, count: usize| {
             for _ in 0..count {
                 learner.accumulate(&batch(&config), 6.0);
-                learner.update(0.01);
+                learner.update(0.01).expect("finite");
             }
         };
         let folder = tempfile::tempdir().expect("a folder");

@@ -270,3 +270,45 @@ fn errors_say_what_to_do() {
         assert!(!said.contains("panicked"), "{said}");
     }
 }
+
+/// A copy of a model folder in which one tensor of 32 bits holds `value` throughout.
+fn spoiled(family: &str, tensor: &str, value: f32, to: &Path) {
+    std::fs::create_dir(to).expect("a folder");
+    for entry in std::fs::read_dir(model(family)).expect("a folder").map(|entry| entry.expect("an entry")) {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
+    let file = to.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).expect("weights");
+    let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).expect("a header");
+    let (start, end) = metadata.info(tensor).expect("the tensor").data_offsets;
+    for number in bytes[8 + header..][start..end].chunks_exact_mut(4) {
+        number.copy_from_slice(&value.to_le_bytes());
+    }
+    std::fs::write(file, bytes).expect("written");
+}
+
+#[test]
+fn a_step_that_is_not_finite_is_no_fit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Three classes, as the head of the model has.
+    let rows = (0..12).map(|i| format!("the film was good,{}\n", ["a", "b", "c"][i % 3]));
+    std::fs::write(folder.path().join("train.csv"), format!("text,label\n{}", rows.collect::<String>()))
+        .expect("written");
+    let space = "precision = [\"fp32\", \"bf16\", \"fp16\"]\nmicro_batch = [2]\ncheckpoint_layers = \"none\"\n";
+    std::fs::write(folder.path().join("one.toml"), space).expect("written");
+    // With weights of 1e30 the loss is finite, and the squares of the gradient are not.
+    let huge = folder.path().join("huge");
+    spoiled("tiny-bert", "classifier.weight", 1e30, &huge);
+    let mut arguments =
+        vec!["probe", "--model", huge.to_str().expect("UTF-8"), "--vram", "64M", "--space", "./one.toml"];
+    arguments.extend(["--data", "train.csv", "--max-length", "24", "--effective-batch", "4", "--out", "study"]);
+    let output = autofit(folder.path(), &arguments);
+    assert_ne!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let trials = std::fs::read_to_string(folder.path().join("study/trials.csv")).expect("trials.csv");
+    for precision in ["fp32", "bf16", "fp16"] {
+        let mut rows = trials.lines().filter(|row| row.split(',').nth(1) == Some(precision)).peekable();
+        assert!(rows.peek().is_some(), "{precision}: {trials}");
+        assert!(rows.all(|row| row.contains(",nan,") && row.contains("the norm of the gradient is ")), "{trials}");
+    }
+    assert!(!folder.path().join("study/best.toml").exists());
+}

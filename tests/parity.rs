@@ -117,7 +117,7 @@ fn logits_loss_and_gradients_are_pytorchs() {
             let ours = gradients(learner.model(), &config, learner.gradients());
             let (worst, name) = worst_relative(&ours, &expected.under("grad."));
             assert!(worst <= 1e-4, "{family} at density {density}: gradient of {name} differs by {worst:e}");
-            let outcome = learner.update(0.0);
+            let outcome = learner.update(0.0).expect("finite");
             assert_close(&[outcome.loss as f32], expected.get("loss"), 1e-5, "loss");
             let norm = expected.get("grad_norm")[0];
             assert!((outcome.gradient_norm / norm - 1.0).abs() < 1e-4, "{} {norm}", outcome.gradient_norm);
@@ -136,7 +136,7 @@ fn three_steps_of_adamw_are_pytorchs() {
         let mut learner = learner(model, config.clone(), 1);
         for &rate in expected.get("lrs") {
             learner.accumulate(&batch, batch.len() as f64);
-            learner.update(rate);
+            learner.update(rate).expect("finite");
         }
         let after = parameters(learner.model(), &config);
         let theirs = expected.under("after3.");

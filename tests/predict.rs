@@ -182,7 +182,7 @@ fn counted(data: &Path) -> Summary {
     let mut worker = LocalProcess::new(env!("CARGO_BIN_EXE_autofit"), ["__worker"]);
     let finished = worker.run(&job, Duration::MAX, &mut |_| {});
     match finished.report {
-        Some(Report::Predicted(summary)) => serde_json::from_value(summary).expect("a summary"),
+        Some(Report::Predicted(summary)) => summary,
         other => panic!("{other:?}: {}", finished.stderr),
     }
 }

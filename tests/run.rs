@@ -275,3 +275,24 @@ fn over_its_own_model_by_any_name_a_run_loses_no_file() {
     assert!(said(&refused).contains("train.csv is a file that the run would write over"), "{}", said(&refused));
     assert!(fs::read(place.path("train.csv")).expect("rows") == rows);
 }
+
+#[test]
+fn a_run_whose_numbers_run_away_says_what_to_do_and_saves_nothing() {
+    let place = Place::new("tiny-bert", "bf16");
+    let wild = ["--learning-rate", "1e30", "--snapshot-every", "1"];
+    let run = |more: &[&str]| {
+        let mut command = place.autofit(&["run", "--config", "study/best.toml", "--output", "wild", "--steps", "20"]);
+        command.args(wild).args(more).output().expect("autofit starts")
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    for word in ["error: step 3: the ", "lower --learning-rate (it was 1e30), or precision fp32", "--overwrite"] {
+        assert!(said(&output).contains(word), "{word}: {}", said(&output));
+    }
+    assert!(!place.path("wild/model.safetensors").exists());
+    // What was saved before is whole: going on comes to the same step, and says the same.
+    let again = run(&["--resume"]);
+    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+    assert!(said(&again).contains("going on after step 2") && said(&again).contains("error: step 3: the "));
+    assert!(!said(&again).contains("note:"), "{}", said(&again));
+}

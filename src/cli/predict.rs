@@ -15,7 +15,7 @@ use crate::plan::files::{self, Draft};
 use crate::plan::{ByteSize, Outcome};
 use crate::probe::protocol::{Job, Message, PROTOCOL, Report, Task};
 use crate::probe::{Executor, LocalProcess, interrupt};
-use crate::train::predict::{self, Event, PredictSpec, Summary};
+use crate::train::predict::{self, Lines, PredictSpec, Summary};
 
 /// Examples under the help.
 const EXAMPLES: &str = "Examples:
@@ -83,21 +83,19 @@ pub fn predict(arguments: &Arguments) -> Result<Exit> {
     let mut progress = Progress { talk: Talk::new(arguments.quiet), started: Instant::now(), said: 0 };
     let mut written = Ok(());
     let finished = executor.run(&job, Duration::MAX, &mut |message| {
-        let Message::Event(event) = message else { return };
-        let Ok(Event::Lines { csv, rows, share }) = serde_json::from_value(event.clone()) else { return };
+        let Message::Lines(Lines { csv, rows, share }) = message else { return };
         if written.is_ok() {
-            written = sink.write(&csv);
+            written = sink.write(csv);
             // What can't be written need not be computed.
             interrupted.fetch_or(written.is_err(), Ordering::SeqCst);
         }
-        progress.tell(rows, share);
+        progress.tell(*rows, *share);
     });
     let mut talk = progress.talk;
     written?;
     match (finished.attempt.outcome, finished.report) {
         (Outcome::Interrupted, _) => Ok(Exit::Interrupted),
         (_, Some(Report::Predicted(summary))) => {
-            let summary: Summary = serde_json::from_value(summary).context("reading the worker's summary")?;
             sink.finish()?;
             talk.line(&conclusion(&summary, arguments));
             Ok(Exit::Answered)

@@ -2,6 +2,7 @@
 //!
 //! * [`cut`]: how the rows of one step are cut into padded micro-batches of different sizes.
 //! * [`files`]: files that are whole or not there, and whether two names are one file.
+//! * [`float`]: floats in JSON, also those that are not finite.
 //! * [`knobs`]: the axes that the search turns ([`Precision`], [`Knobs`]).
 //! * [`outcome`]: what became of a trial.
 //! * [`partition`]: how an effective batch is cut into micro-batches.
@@ -11,6 +12,7 @@
 pub mod cut;
 #[doc(hidden)]
 pub mod files;
+pub mod float;
 pub mod knobs;
 pub mod outcome;
 pub mod partition;

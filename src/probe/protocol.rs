@@ -1,9 +1,13 @@
 //! What driver and worker say to each other: serde types only, the one place where the two chains of rooms meet.
 //!
 //! The driver writes [`Job`]s to the worker's standard input, one JSON line each, and closes it when no more will
-//! come. For each job the worker answers on standard output with JSON lines: any number of [`Message::Progress`]
-//! and [`Message::Event`], then exactly one [`Message::Report`]. A worker that is sent a second job before it was
+//! come. For each job the worker answers on standard output with JSON lines: any number of [`Message::Progress`],
+//! [`Message::Event`] and [`Message::Lines`], then exactly one [`Message::Report`]. A worker that is sent a second job before it was
 //! closed is a warm worker. Standard error is talk: the driver keeps its tail for explanations.
+//!
+//! * [`training`]: what a training run says; [`prediction`]: what a prediction says.
+//!
+//! Floats that are not finite are strings here (see [`float`]): JSON would make null of them.
 //!
 //! One answer cannot travel that way: on the CPU a refused allocation aborts the process, so the capped allocator
 //! writes an [`OomRecord`] in its fixed text form to the descriptor named by [`OOM_FD_VAR`] before it refuses.
@@ -12,10 +16,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Knobs, Outcome};
+use crate::plan::{Knobs, Outcome, float};
+
+pub mod prediction;
+pub mod training;
 
 /// Version of these types; a worker refuses a job of another version.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Environment variable that tells the worker on which descriptor to write its [`OomRecord`].
 pub const OOM_FD_VAR: &str = "AUTOFIT_OOM_FD";
@@ -109,8 +116,10 @@ pub struct Effort {
 pub enum Message {
     /// What the worker is doing now, for a person to read.
     Progress(String),
-    /// A training event, the training room's own type passed through as JSON.
-    Event(serde_json::Value),
+    /// What a training run says while it goes.
+    Event(training::Event),
+    /// What a prediction found so far.
+    Lines(prediction::Lines),
     /// The last line.
     Report(Report),
 }
@@ -123,7 +132,7 @@ pub enum Report {
     Measured(Measurement),
     /// The device refused memory and said so softly (accelerators; the CPU dies with an [`OomRecord`]).
     OutOfMemory(OomRecord),
-    /// Loss or updated parameters were NaN or infinite.
+    /// Loss, gradient or updated parameters were NaN or infinite.
     NonFinite {
         /// What was not finite, and when.
         what: String,
@@ -138,10 +147,10 @@ pub enum Report {
         /// The error with its causes.
         error: String,
     },
-    /// A training run ended well; the training room's summary passed through as JSON.
-    Trained(serde_json::Value),
-    /// Every row was predicted; the training room's summary passed through as JSON.
-    Predicted(serde_json::Value),
+    /// A training run ended well.
+    Trained(training::Summary),
+    /// Every row was predicted.
+    Predicted(prediction::Summary),
 }
 
 /// What a probe measured. Bytes are counted above what the process held before the model was built.
@@ -156,18 +165,23 @@ pub struct Measurement {
     /// Bytes of optimizer state.
     pub optimizer_bytes: u64,
     /// Seconds of each timed micro-batch of `micro_batch` samples at typical lengths: forward, backward, accumulate.
+    #[serde(with = "float::list")]
     pub micro_seconds: Vec<f64>,
     /// Seconds of each timed optimizer step: unscale, clip, update.
+    #[serde(with = "float::list")]
     pub optimizer_seconds: Vec<f64>,
     /// Loss of the last micro-batch: proof that the work was done.
+    #[serde(with = "float")]
     pub loss: f64,
     /// Sum over all updated parameters: proof that every update was done.
+    #[serde(with = "float")]
     pub parameter_sum: f64,
     /// Bytes in use at the peak of the evaluation batch, where one was asked for.
     pub evaluation_peak_bytes: Option<u64>,
     /// Encoder layers of the model, L.
     pub layers: usize,
     /// Seconds from the worker's start to the first step: loading, initialising.
+    #[serde(with = "float")]
     pub setup_seconds: f64,
 }
 
@@ -196,5 +210,9 @@ pub struct Attempt {
     /// The refusal; present when the outcome is [`Outcome::Oom`] and the worker could still say what was refused.
     pub oom: Option<OomRecord>,
     /// Seconds from starting (or asking) the worker to its answer.
+    #[serde(with = "float")]
     pub wall_seconds: f64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -151,7 +151,7 @@ fn answer(
     Ok(report)
 }
 
-/// JSON has no word for NaN: a measurement that holds one would arrive as no report at all.
+/// A measurement that holds what is not finite is none.
 fn finite(measured: Measurement) -> Report {
     let times = measured.micro_seconds.iter().chain(&measured.optimizer_seconds);
     let what = if !measured.loss.is_finite() {

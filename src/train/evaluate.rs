@@ -3,7 +3,6 @@
 use anyhow::Result;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use serde::{Deserialize, Serialize};
 
 use super::batch::MicroBatch;
 use super::metrics;
@@ -14,44 +13,11 @@ use crate::data::tokenize::Encoded;
 use crate::model::pass::{Inputs, Pass};
 use crate::model::{Classifier, ModelConfig};
 use crate::plan::Precision;
+pub use crate::probe::protocol::training::{Quality, Scores};
 
 /// Logits `[rows, classes]` in 32 bits, without dropout and without a tape.
 pub fn logits(model: &Classifier, config: &ModelConfig, inputs: &Inputs, precision: Precision) -> Tensor<2> {
     model.valid().forward(inputs, config, Pass::evaluation(precision))
-}
-
-/// How well a model did on held-out rows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Scores {
-    /// Rows scored.
-    pub rows: usize,
-    /// Mean loss, without smoothing and class weights.
-    pub loss: f64,
-    /// What the targets allow to be said.
-    pub quality: Quality,
-    /// Names of the classes by index; one name for a regression.
-    #[serde(default)]
-    pub labels: Vec<String>,
-}
-
-/// Quality by kind of target.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Quality {
-    /// Classes.
-    Classification(metrics::Classification),
-    /// Numbers.
-    Regression(metrics::Regression),
-}
-
-impl Scores {
-    /// The one number to compare runs by, higher is better: accuracy, or Pearson's correlation.
-    pub fn headline(&self) -> f64 {
-        match &self.quality {
-            Quality::Classification(scores) => scores.accuracy,
-            Quality::Regression(scores) => scores.pearson,
-        }
-    }
 }
 
 /// Buffers that evaluation needs for every row that it scores. They live on the host, and a run makes them before memory

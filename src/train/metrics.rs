@@ -1,37 +1,6 @@
 //! Scores of predictions, as scikit-learn and SciPy define them.
 
-use serde::{Deserialize, Serialize};
-
-/// Scores of a classifier.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Classification {
-    /// Share of rows whose largest logit is that of their class.
-    pub accuracy: f64,
-    /// Mean of the classes' F1 over all classes that occur among targets or predictions.
-    pub macro_f1: f64,
-    /// F1 of every class; 0 for one that is never predicted rightly.
-    pub f1: Vec<f64>,
-    /// Share of the rows predicted as a class that are of it; 0 for one that is never predicted.
-    #[serde(default)]
-    pub precision: Vec<f64>,
-    /// Share of the rows of a class that are predicted as it; 0 for one that has none.
-    #[serde(default)]
-    pub recall: Vec<f64>,
-    /// Rows of each class.
-    #[serde(default)]
-    pub support: Vec<usize>,
-    /// `confusion[target][prediction]`: rows. Left empty above 100 classes.
-    pub confusion: Vec<Vec<usize>>,
-}
-
-/// Scores of a regression.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Regression {
-    /// Pearson's correlation; 0 where either side is constant.
-    pub pearson: f64,
-    /// Spearman's rank correlation, ties at their mean rank; 0 where either side is constant.
-    pub spearman: f64,
-}
+pub use crate::probe::protocol::training::{Classification, Regression};
 
 /// Above this many classes a confusion matrix tells a person nothing, and costs its square in memory.
 const MAX_CONFUSION: usize = 100;

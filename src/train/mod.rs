@@ -3,14 +3,15 @@
 //! * [`step`]: micro-batches accumulate, then one update ([`step::Learner`]);
 //! * [`recompute`]: forward and backward of one micro-batch, segment by segment, with chosen layers recomputed;
 //! * `fused`: the same on the CPU, by kernels of our own;
-//! * [`gradients`], [`optimizer`], [`schedule`], [`objective`]: the parts of a step.
+//! * [`gradients`], [`loss_scale`], [`optimizer`], [`schedule`], [`objective`]: the parts of a step.
 
 pub mod batch;
 pub mod cutting;
 pub mod evaluate;
-pub mod events;
+pub mod finite;
 mod fused;
 pub mod gradients;
+pub mod loss_scale;
 pub mod metrics;
 pub mod objective;
 pub mod optimizer;

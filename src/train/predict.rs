@@ -19,6 +19,7 @@ use crate::model::source::ModelFiles;
 use crate::model::{ModelConfig, weights};
 use crate::plan::Precision;
 use crate::probe::protocol::ModelSource;
+pub use crate::probe::protocol::prediction::{Lines, Summary};
 
 /// Batches in a window: enough for rows of similar length to find each other.
 const WINDOW_BATCHES: usize = 16;
@@ -42,36 +43,6 @@ pub struct PredictSpec {
     pub batch: usize,
     /// Where rows are truncated, in tokens; as long as the model takes if not given.
     pub max_length: Option<usize>,
-}
-
-/// What is reported on the way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// Lines of CSV to be written, in order: the header first, then a window's rows.
-    Lines {
-        /// Whole lines, each with its end.
-        csv: String,
-        /// Rows predicted so far.
-        rows: u64,
-        /// Share of the file that has been read, from 0 to 1.
-        share: f64,
-    },
-}
-
-/// How it ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Rows predicted.
-    pub rows: u64,
-    /// Rows that were longer than the model was allowed to read.
-    pub truncated: u64,
-    /// Where rows were truncated, in tokens.
-    pub max_length: usize,
-    /// Seconds from the first row to the last.
-    pub seconds: f64,
-    /// Highest number of bytes in use above what was there before the model was built.
-    pub peak_bytes: u64,
 }
 
 /// A model and a file that have been found to belong together; no tensor is held.
@@ -116,7 +87,7 @@ pub fn predict(
     prepared: Prepared,
     device: &Device,
     peak: &dyn Fn() -> u64,
-    tell: &mut dyn FnMut(Event),
+    tell: &mut dyn FnMut(Lines),
 ) -> Result<Summary> {
     let Prepared { files, form, tokenizer, mut stream, size } = prepared;
     let config = &files.config;
@@ -130,7 +101,7 @@ pub fn predict(
     let started = Instant::now();
     let (mut rows, mut truncated) = (0, 0);
     let mut scratch = evaluate::Scratch::default();
-    tell(Event::Lines { csv: form.header(config)?, rows, share: 0.0 });
+    tell(Lines { csv: form.header(config)?, rows, share: 0.0 });
     loop {
         let window = Window::read(&mut stream, &tokenizer, spec)?;
         if window.rows.is_empty() {
@@ -148,7 +119,7 @@ pub fn predict(
         rows += window.rows.len() as u64;
         truncated += window.rows.iter().filter(|row| row.truncated).count() as u64;
         let share = stream.bytes().map_or(1.0, |bytes| bytes as f64 / size.max(1) as f64);
-        tell(Event::Lines { csv, rows, share: share.min(1.0) });
+        tell(Lines { csv, rows, share: share.min(1.0) });
     }
     let seconds = started.elapsed().as_secs_f64();
     Ok(Summary { rows, truncated, max_length: tokenizer.max_length(), seconds, peak_bytes: peak() })

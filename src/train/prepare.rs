@@ -4,7 +4,6 @@
 use anyhow::{Context, Result, bail, ensure};
 
 use super::evaluate;
-use super::events::Event;
 use super::spec::{DataSpec, Evaluation, TrainSpec};
 use crate::data::corpus::{Corpus, LabelSource};
 use crate::data::source::{Columns, LabelKind};
@@ -12,6 +11,7 @@ use crate::data::split;
 use crate::data::tokenize::Tokenizer;
 use crate::model::ModelConfig;
 use crate::model::source::ModelFiles;
+use crate::probe::protocol::training::Event;
 
 /// The rows of a run, tokenized and split.
 pub struct Prepared {

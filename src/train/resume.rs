@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::evaluate::Scores;
 use super::spec::TrainSpec;
 use super::step::LossScale;
+use crate::plan::float;
 
 /// A run between two steps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,10 +49,13 @@ pub struct Best {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Clock {
     /// Seconds of training, evaluation aside.
+    #[serde(with = "float")]
     pub seconds: f64,
     /// Rows trained on.
     pub rows: usize,
-    /// Losses of the last steps: as many as [`Clock::recent_loss`] looks at.
+    /// Losses of the last steps: as many as [`Clock::recent_loss`] looks at. A step that fp16 skipped may have one that is
+    /// not finite.
+    #[serde(with = "float::list")]
     pub losses: Vec<f64>,
 }
 
@@ -66,9 +70,10 @@ impl Clock {
         self.losses.push(loss);
     }
 
-    /// Mean loss over the last tenth of the steps.
-    pub fn recent_loss(&self) -> f64 {
-        self.losses.iter().sum::<f64>() / self.losses.len() as f64
+    /// Mean loss over those of the last tenth of the steps that have a finite one; `None` if none has.
+    pub fn recent_loss(&self) -> Option<f64> {
+        let finite = || self.losses.iter().filter(|loss| loss.is_finite());
+        (finite().count() > 0).then(|| finite().sum::<f64>() / finite().count() as f64)
     }
 }
 

@@ -1,12 +1,14 @@
 //! The training step: the same for a probe and for a run, so that what is measured is what runs.
 
+use std::fmt;
+
 use anyhow::Result;
 use burn::tensor::{Device, Tensor};
-use serde::{Deserialize, Serialize};
 
 use super::batch::MicroBatch;
 use super::fused;
 use super::gradients::GradientSum;
+pub use super::loss_scale::{Lesson, LossScale};
 use super::objective::Objective;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::recompute::{self, Run, mix};
@@ -75,6 +77,33 @@ pub struct StepOutcome {
     pub updated: bool,
 }
 
+/// A step that was refused: its loss or gradient is not finite, and no smaller loss scale would help. The parameters are
+/// as they were before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotFinite {
+    /// What is not finite, for a person.
+    pub what: String,
+}
+
+impl NotFinite {
+    fn of(Settled { loss, gradient_norm }: Settled) -> Self {
+        NotFinite {
+            what: match loss.is_finite() {
+                true => format!("the norm of the gradient is {gradient_norm} (the loss is {loss:.4})"),
+                false => format!("the loss is {loss}"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for NotFinite {}
+
 /// What [`Learner::settle`] read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settled {
@@ -95,7 +124,7 @@ pub struct Learner {
     pub settings: StepSettings,
     device: Device,
     optimizer: Optimizer,
-    scaler: Option<LossScale>,
+    pub(super) scaler: Option<LossScale>,
     gradients: GradientSum,
     loss: Option<Tensor<1>>,
     step: u64,
@@ -193,7 +222,10 @@ impl Learner {
     }
 
     /// Unscales and clips what was accumulated, and updates the parameters at this learning rate.
-    pub fn update(&mut self, rate: f64) -> StepOutcome {
+    ///
+    /// # Errors
+    /// As [`Learner::apply`].
+    pub fn update(&mut self, rate: f64) -> Result<StepOutcome, NotFinite> {
         let settled = self.settle();
         self.apply(rate, settled)
     }
@@ -209,19 +241,34 @@ impl Learner {
     }
 
     /// The second half of [`Learner::update`].
-    pub fn apply(&mut self, rate: f64, Settled { loss, gradient_norm }: Settled) -> StepOutcome {
-        let gradients = std::mem::take(&mut self.gradients);
+    ///
+    /// # Errors
+    /// If loss or gradient is not finite, unless a smaller loss scale may help. Such an update would make every parameter
+    /// NaN, so it is not done: what was accumulated is dropped, and the step has not begun.
+    pub fn apply(&mut self, rate: f64, settled: Settled) -> Result<StepOutcome, NotFinite> {
+        let Settled { loss, gradient_norm } = settled;
         let unscale = self.scaler.as_ref().map_or(1.0, |scaler| 1.0 / scaler.scale);
-        let finite = gradient_norm.is_finite();
-        let skip = self.scaler.as_mut().is_some_and(|scaler| !scaler.learn(finite));
-        if !skip && let Some(model) = self.model.take() {
+        let finite = loss.is_finite() && gradient_norm.is_finite();
+        let lesson = match &mut self.scaler {
+            Some(scaler) => scaler.learn(finite),
+            None if finite => Lesson::Take,
+            None => Lesson::Hopeless,
+        };
+        if lesson == Lesson::Hopeless {
+            self.forget();
+            return Err(NotFinite::of(settled));
+        }
+        let gradients = std::mem::take(&mut self.gradients);
+        if lesson == Lesson::Take
+            && let Some(model) = self.model.take()
+        {
             let clip = self.settings.clip_norm.map_or(1.0, |limit| clip_factor(gradient_norm, limit));
             self.model = Some(self.optimizer.step(rate, model, gradients, unscale * clip));
         }
         self.step += 1;
         self.micro = 0;
         self.rows = 0;
-        StepOutcome { loss, gradient_norm, updated: !skip }
+        Ok(StepOutcome { loss, gradient_norm, updated: lesson == Lesson::Take })
     }
 
     /// Makes the gradient of the word table as large as that of a step with `distinct` different token ids.
@@ -272,62 +319,10 @@ pub fn dropout_seed(seed: u64) -> u64 {
     mix(seed, 0x6d61_736b)
 }
 
-/// As PyTorch's `clip_grad_norm_`: `min(1, limit / (norm + 1e-6))`.
+/// As PyTorch's `clip_grad_norm_`: `min(1, limit / (norm + 1e-6))`. The norm is finite: of NaN, `min` would make 1.
 fn clip_factor(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
 }
 
-/// Dynamic loss scaling for fp16, with the constants of PyTorch's `GradScaler`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LossScale {
-    /// What the loss is multiplied by before backward.
-    pub scale: f64,
-    /// Steps since the scale last changed.
-    pub steady: u32,
-}
-
-impl Default for LossScale {
-    fn default() -> Self {
-        LossScale { scale: 65_536.0, steady: 0 }
-    }
-}
-
-impl LossScale {
-    /// Steps without overflow after which the scale doubles.
-    const GROWTH_INTERVAL: u32 = 2_000;
-    /// The scale never falls below this: smaller ones would lose gradients, not save them.
-    const FLOOR: f64 = 1.0;
-
-    /// Learns from one step whether the scale was right; returns whether the step may be taken.
-    pub fn learn(&mut self, finite: bool) -> bool {
-        if !finite {
-            *self = LossScale { scale: (self.scale / 2.0).max(Self::FLOOR), steady: 0 };
-            return false;
-        }
-        self.steady += 1;
-        if self.steady == Self::GROWTH_INTERVAL {
-            *self = LossScale { scale: self.scale * 2.0, steady: 0 };
-        }
-        true
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loss_scale_backs_off_and_grows() {
-        let mut scale = LossScale::default();
-        assert!(!scale.learn(false));
-        assert_eq!(scale.scale, 32_768.0);
-        for _ in 0..LossScale::GROWTH_INTERVAL {
-            assert!(scale.learn(true));
-        }
-        assert_eq!(scale.scale, 65_536.0);
-        for _ in 0..40 {
-            scale.learn(false);
-        }
-        assert_eq!(scale.scale, 1.0);
-    }
-}
+mod tests;

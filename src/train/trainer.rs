@@ -2,28 +2,31 @@
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
-use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use burn::tensor::Device;
 
 use super::batch::MicroBatch;
 use super::evaluate;
-pub use super::events::{Ending, Event, Summary};
 pub use super::prepare::{Prepared, prepare};
-use super::resume::{self, Best, State};
+use super::resume::{self, State};
 use super::schedule::Schedule;
 use super::snapshot::Snapshots;
-use super::spec::{Every, Selection, Start, TrainSpec};
-use super::step::{self, Learner};
-use super::{cutting, save, setup};
+use super::spec::{Start, TrainSpec};
+use super::step::{self, Learner, NotFinite};
+use super::{cutting, setup};
 use crate::data::batch::PadTo;
 use crate::data::corpus::Corpus;
 use crate::data::order::{self, LastStep};
 use crate::model::Classifier;
 use crate::model::source::ModelFiles;
-use crate::plan::Knobs;
+use crate::plan::{Knobs, Precision};
+pub use crate::probe::protocol::training::{Ending, Event, Summary};
+
+mod keep;
+
+use keep::{SaveOrFail, best_file};
 
 /// The snapshots' folder inside the output folder.
 pub const SNAPSHOTS: &str = "snapshots";
@@ -43,27 +46,11 @@ pub struct Surroundings<'a> {
 /// Trains to the end and saves the model. A run that is asked to stop saves a snapshot instead.
 ///
 /// # Errors
-/// If the weights or the snapshot to resume can't be loaded, the loss stops being finite, or the output can't be
-/// written.
+/// If the weights or the snapshot to resume can't be loaded, loss or gradient stop being finite ([`NotFinite`]), or the
+/// output can't be written.
 pub fn train<'a>(spec: &'a TrainSpec, prepared: Prepared, device: Device, around: Surroundings<'a>) -> Result<Summary> {
     let snapshots = Snapshots::new(spec.output.join(SNAPSHOTS), spec.saving.keep);
-    let mut run = Run::start(spec, prepared, device, snapshots, around)?;
-    let ending = run.steps()?;
-    if ending == Ending::Stopped {
-        run.snapshot(SaveOrFail::Fail)?;
-    } else {
-        run.finish()?;
-    }
-    Ok(run.summary(ending))
-}
-
-/// What to do about a snapshot that can't be written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum SaveOrFail {
-    /// Say so and go on: the run itself is fine.
-    GoOn,
-    /// It was the point of stopping.
-    Fail,
+    Run::start(spec, prepared, device, snapshots, around)?.finished()
 }
 
 struct Run<'a> {
@@ -151,6 +138,16 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
+    fn finished(mut self) -> Result<Summary> {
+        let ending = self.steps()?;
+        if ending == Ending::Stopped {
+            self.snapshot(SaveOrFail::Fail)?;
+        } else {
+            self.finish()?;
+        }
+        Ok(self.summary(ending))
+    }
+
     fn steps(&mut self) -> Result<Ending> {
         let per_epoch = order::steps_per_epoch(self.train.len(), self.spec.effective_batch, LastStep::Keep);
         while self.state.step < self.state.total_steps {
@@ -191,15 +188,10 @@ impl<'a> Run<'a> {
         };
         let loss_scale = self.learner.loss_scale().map(|scale| scale.scale);
         let rate = self.schedule.rate(self.state.step);
-        let outcome = self.learner.apply(rate, settled);
+        let outcome = self.learner.apply(rate, settled).map_err(|refused| {
+            self.advised(format!("step {}: {refused}; its update was not done", self.state.step + 1))
+        })?;
         let seconds = started.elapsed().as_secs_f64();
-        ensure!(
-            outcome.loss.is_finite() || !outcome.updated,
-            "the loss became {} at step {}: lower --learning-rate (it was {:e}), or use precision fp32",
-            outcome.loss,
-            self.state.step + 1,
-            self.spec.hyper.learning_rate
-        );
         self.state.step += 1;
         self.state.clock.add(seconds, rows.len(), outcome.loss, self.state.total_steps);
         (self.around.tell)(Event::Step {
@@ -214,6 +206,21 @@ impl<'a> Run<'a> {
             rows: rows.len(),
         });
         Ok(())
+    }
+
+    /// The error of a step, with what a person can do. Going on would come to the same step, so that is no advice.
+    fn advised(&self, what: String) -> NotFinite {
+        let precision = match self.spec.knobs.precision {
+            Precision::Fp32 => "",
+            _ => ", or precision fp32",
+        };
+        let rate = self.spec.hyper.learning_rate;
+        NotFinite {
+            what: format!(
+                "{what}. Start anew (--overwrite) with a lower --learning-rate (it was {rate:e}){precision}, and look for \
+                 rows that are out of scale"
+            ),
+        }
     }
 
     /// The gradients of a whole step. Devices that refuse memory by a panic leave the parameters untouched here, so the
@@ -277,73 +284,6 @@ impl<'a> Run<'a> {
         MicroBatch::new(&encoded, targets, PadTo::Longest, &self.learner.config, self.learner.device())
     }
 
-    fn evaluate(&mut self) -> Result<()> {
-        let Some(held_out) = &self.held_out else { return Ok(()) };
-        let scores = evaluate::score(&self.learner, held_out, self.state.micro_batch, &mut self.scratch)?;
-        let step = self.state.step;
-        (self.around.tell)(Event::Evaluated { step, scores: scores.clone() });
-        self.state.scores = Some(scores.clone());
-        if self.spec.selection == Selection::Last {
-            return Ok(());
-        }
-        let better = self.state.best.as_ref().is_none_or(|best| scores.headline() > best.scores.headline());
-        if better {
-            let file = best_file(&self.snapshots);
-            std::fs::create_dir_all(self.snapshots.folder())
-                .with_context(|| format!("can't create {}", self.snapshots.folder().display()))?;
-            save::weights(self.learner.model(), &self.learner.config, &file)?;
-            self.state.best = Some(Best { step, scores });
-            self.state.stale = 0;
-        } else {
-            self.state.stale += 1;
-        }
-        Ok(())
-    }
-
-    fn is_stale(&self) -> bool {
-        match self.spec.selection {
-            Selection::Best { patience: Some(patience) } => self.state.stale >= patience,
-            _ => false,
-        }
-    }
-
-    fn snapshot_is_due(&self) -> bool {
-        match self.spec.saving.every {
-            Every::Steps(steps) => self.state.step.is_multiple_of(steps.max(1)),
-            Every::Minutes(minutes) => self.saved_at.elapsed().as_secs_f64() >= 60.0 * minutes,
-            Every::Never => false,
-        }
-    }
-
-    fn snapshot(&mut self, or: SaveOrFail) -> Result<()> {
-        self.state.loss_scale = self.learner.loss_scale();
-        let written = self.snapshots.write(self.state.step, &self.state, self.learner.parameters());
-        self.saved_at = Instant::now();
-        match written {
-            Ok(found) => (self.around.tell)(Event::Saved { step: found.step }),
-            Err(error) if or == SaveOrFail::Fail => return Err(error),
-            Err(error) => {
-                let last = self.snapshots.list().first().map(|found| found.step);
-                let last = last.map_or("there is none yet".to_string(), |step| format!("the last is of step {step}"));
-                (self.around.tell)(Event::Note(format!("{error:#}; training goes on without a new snapshot, {last}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Saves the model that is kept, and removes what only an unfinished run needs.
-    fn finish(&mut self) -> Result<()> {
-        let best = best_file(&self.snapshots);
-        let weights = match &self.state.best {
-            Some(kept) if kept.step != self.state.step && best.is_file() => save::Weights::File(&best),
-            _ => save::Weights::Of(self.learner.model()),
-        };
-        save::folder(weights, &self.learner.config, &self.files, &self.spec.output)?;
-        let _ = std::fs::remove_file(&best);
-        self.snapshots.clear();
-        Ok(())
-    }
-
     fn summary(self, ending: Ending) -> Summary {
         let State { step, clock, scores, best, .. } = self.state;
         let (kept_step, scores) = match best {
@@ -356,7 +296,7 @@ impl<'a> Run<'a> {
             train_loss: clock.recent_loss(),
             scores,
             kept_step,
-            samples_per_second: clock.rows as f64 / clock.seconds,
+            samples_per_second: (clock.rows > 0).then(|| clock.rows as f64 / clock.seconds),
             peak_bytes: (self.around.peak)(),
         }
     }
@@ -368,11 +308,6 @@ enum Gradients {
     Settled(step::Settled),
     /// The device had not enough memory; it said this.
     Refused(String),
-}
-
-/// Where the weights of the best model wait for the end.
-fn best_file(snapshots: &Snapshots) -> PathBuf {
-    snapshots.folder().join("best.safetensors")
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::train::Learner;
 use crate::train::batch::MicroBatch;
 use crate::train::cutting;
 use crate::train::evaluate;
-use crate::train::step::StepSettings;
+use crate::train::step::{LossScale, StepSettings};
 
 /// Any rate above zero: a probe's updates must be real ones.
 const LEARNING_RATE: f64 = 1e-5;
@@ -40,7 +40,9 @@ pub fn measure(spec: &ProbeSpec, selected: &Selected, cap: Option<u64>, say: &mu
     let question = Question { knobs, effective_batch, effort, layers: config.layers, cap, started };
     measure::measure(question, selected, say, |device: &Device| {
         let (model, _) = files.load(&config, spec.seed, device).context("loading the model")?;
-        let learner = Learner::new(model, config, StepSettings::new(spec.knobs, spec.seed), device.clone());
+        // An update that loss scaling skips would leave the optimizer's memory out.
+        let settings = StepSettings { loss_scale: LossScale::LOWEST, ..StepSettings::new(spec.knobs, spec.seed) };
+        let learner = Learner::new(model, config, settings, device.clone());
         Ok(Encoder { spec, learner, rows })
     })
 }
@@ -142,7 +144,7 @@ impl Training for Encoder<'_> {
     }
 
     fn update(&mut self) -> Result<f64> {
-        Ok(self.learner.update(LEARNING_RATE).loss)
+        Ok(self.learner.update(LEARNING_RATE)?.loss)
     }
 
     fn parameter_sum(&self) -> Result<f64> {

@@ -17,8 +17,9 @@ use crate::device::{meter, select};
 use crate::plan::Knobs;
 use crate::probe::protocol::{Job, Message, ProbeSpec, Report, Task};
 use crate::probe::{serve, serve::oom_fd};
-use crate::train::predict::{self, PredictSpec};
+use crate::train::predict::{self, Lines, PredictSpec};
 use crate::train::spec::TrainSpec;
+use crate::train::step::NotFinite;
 use crate::train::trainer::{self, Event, Surroundings};
 
 /// Serves jobs until standard input ends.
@@ -54,7 +55,10 @@ pub fn run_with(mut answer: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Result<
                 error: "there was a panic, which lifted the cap, and the probe went on all the same".into(),
             },
             Ok(report) => report,
-            Err(error) => Report::Failed { error: format!("{error:#}") },
+            Err(error) => match error.downcast_ref::<NotFinite>() {
+                Some(NotFinite { what }) => Report::NonFinite { what: what.clone() },
+                None => Report::Failed { error: format!("{error:#}") },
+            },
         }
     })
 }
@@ -108,12 +112,7 @@ fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<R
     if let Some(report) = unsupported(&selected, &spec.knobs) {
         return Ok(report);
     }
-    let mut tell = |event: Event| {
-        // An event is plain data: turning it into JSON can't fail.
-        if let Ok(event) = serde_json::to_value(event) {
-            send(Message::Event(event));
-        }
-    };
+    let mut tell = |event: Event| send(Message::Event(event));
     let prepared = trainer::prepare(spec, &mut tell)?;
     let memory = Memory::open(&selected, job.cap_bytes);
     let device = selected.device.clone().autodiff();
@@ -124,8 +123,7 @@ fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<R
         refusal: &serve::refusal,
         tell: &mut tell,
     };
-    let summary = trainer::train(spec, prepared, device, around)?;
-    Ok(Report::Trained(serde_json::to_value(summary)?))
+    trainer::train(spec, prepared, device, around).map(Report::Trained)
 }
 
 fn predict(job: &Job, spec: &PredictSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
@@ -133,11 +131,6 @@ fn predict(job: &Job, spec: &PredictSpec, send: &mut dyn FnMut(Message)) -> Resu
     let prepared = predict::prepare(spec)?;
     let memory = Memory::open(&selected, job.cap_bytes);
     let device = selected.device.clone().autodiff();
-    let summary = predict::predict(spec, prepared, &device, &|| memory.peak(), &mut |event| {
-        // An event is plain data: turning it into JSON can't fail.
-        if let Ok(event) = serde_json::to_value(event) {
-            send(Message::Event(event));
-        }
-    })?;
-    Ok(Report::Predicted(serde_json::to_value(summary)?))
+    let mut tell = |lines: Lines| send(Message::Lines(lines));
+    predict::predict(spec, prepared, &device, &|| memory.peak(), &mut tell).map(Report::Predicted)
 }

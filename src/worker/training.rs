@@ -1,8 +1,8 @@
 //! What can be measured: a model under training, of which only the steps of training are known.
 
-use anyhow::{Context, Result};
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use anyhow::Result;
+
+pub use crate::train::finite::parameter_sum;
 
 /// A model under training at fixed knobs: what a probe measures.
 ///
@@ -98,27 +98,4 @@ pub struct Timed<Batch> {
     /// The time of its whole step, divided by the number of micro-batches of a step, in units of its own time: 1 where
     /// all parts of a step are alike.
     pub weight: f64,
-}
-
-/// The sum over all floating-point parameters of a module, read back from the device; NaN if it has none.
-///
-/// # Errors
-/// If a value can't be read: on an accelerator this is where a failed allocation shows.
-pub fn parameter_sum<M: Module>(model: &M) -> Result<f64> {
-    struct Sum(Option<Tensor<1>>);
-    impl ModuleVisitor for Sum {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let sum = param.val().without_autodiff().sum();
-            self.0 = Some(match self.0.take() {
-                Some(total) => total + sum,
-                None => sum,
-            });
-        }
-    }
-    let mut visitor = Sum(None);
-    model.visit(&mut visitor);
-    match visitor.0 {
-        Some(sum) => sum.try_into_scalar::<f32>().map(f64::from).context("reading back the updated parameters"),
-        None => Ok(f64::NAN),
-    }
 }

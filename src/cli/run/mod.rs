@@ -136,10 +136,9 @@ pub fn train(request: &Request) -> Result<Exit> {
 
 fn conclusion(summary: &Summary, spec: &TrainSpec, cap: Option<u64>) -> String {
     let early = if summary.ending == Ending::Early { ", ended early: the score no longer improved" } else { "" };
-    let mut out = format!(
-        "Trained {} steps at {:.1} samples/s, last loss {:.4}{early}\n",
-        summary.steps, summary.samples_per_second, summary.train_loss
-    );
+    let speed = summary.samples_per_second.map_or(String::new(), |speed| format!(" at {speed:.1} samples/s"));
+    let loss = summary.train_loss.map_or(String::new(), |loss| format!(", last loss {loss:.4}"));
+    let mut out = format!("Trained {} steps{speed}{loss}{early}\n", summary.steps);
     if summary.kept_step != summary.steps {
         out += &format!("  kept     the model of step {}, the best on the held-out rows\n", summary.kept_step);
     }

@@ -37,12 +37,10 @@ impl Progress {
         match message {
             Message::Progress(text) => self.talk.now(text),
             Message::Event(event) => {
-                if let Ok(event) = serde_json::from_value::<Event>(event.clone()) {
-                    self.tell(&event);
-                    self.write_down(&event);
-                }
+                self.tell(event);
+                self.write_down(event);
             }
-            Message::Report(_) => {}
+            Message::Lines(_) | Message::Report(_) => {}
         }
     }
 

@@ -120,8 +120,9 @@ fn hyper(train: &TrainOptions) -> Result<Hyper> {
         "--learning-rate {}: a number above 0 is needed",
         train.learning_rate
     );
-    ensure!(train.weight_decay >= 0.0, "--weight-decay {}: 0 or more is needed", train.weight_decay);
-    ensure!(train.clip_norm >= 0.0, "--clip-norm {}: 0 or more is needed", train.clip_norm);
+    for (flag, value) in [("--weight-decay", train.weight_decay), ("--clip-norm", train.clip_norm)] {
+        ensure!(value >= 0.0 && value.is_finite(), "{flag} {value}: a number from 0 on is needed");
+    }
     ensure!(train.epochs.is_none_or(|e| e > 0.0 && e.is_finite()), "--epochs: a number above 0 is needed");
     ensure!(train.steps != Some(0), "--steps 0: at least 1 is needed");
     ensure!(train.patience != Some(0), "--patience 0: at least 1 evaluation is needed");

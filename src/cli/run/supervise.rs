@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::progress::{Progress, knobs_in_words};
 use crate::cli::workload;
@@ -38,9 +38,8 @@ pub fn supervise(
         let finished = executor.run(&job, Duration::MAX, &mut |message| progress.hear(message));
         let reason = finished.attempt.reason;
         match (finished.attempt.outcome, finished.report) {
-            (_, Some(Report::Trained(summary))) => {
-                return Ok(Some(serde_json::from_value(summary).context("reading the summary of the run")?));
-            }
+            (_, Some(Report::Trained(summary))) => return Ok(Some(summary)),
+            (_, Some(Report::NonFinite { what })) => bail!("{what}"),
             (Outcome::Interrupted, _) => return Ok(None),
             (outcome @ (Outcome::Oom | Outcome::HostOom), _) => {
                 spec.knobs = lowered(&spec.knobs, progress.lowered.take());

@@ -1,4 +1,5 @@
 use super::*;
+use crate::probe::protocol::training::{self, Summary};
 
 fn evidence(ending: Ending) -> Evidence {
     Evidence {
@@ -39,7 +40,16 @@ fn check(evidence: &Evidence, outcome: Outcome, words: &str) -> Attempt {
 fn a_measurement_fits() {
     let attempt = check(&answered(measured()), Outcome::Fit, "peak 1.00 GiB");
     assert_eq!(attempt.measurement.unwrap().loss, 0.7);
-    check(&answered(Report::Trained(serde_json::Value::Null)), Outcome::Fit, "trained");
+    let summary = Summary {
+        steps: 1,
+        ending: training::Ending::Done,
+        train_loss: None,
+        scores: None,
+        kept_step: 1,
+        samples_per_second: None,
+        peak_bytes: 0,
+    };
+    check(&answered(Report::Trained(summary)), Outcome::Fit, "trained");
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::probe::protocol::prediction::Summary;
 
 fn job(protocol: u32) -> String {
     format!(r#"{{"protocol":{protocol},"device":"cpu","cap_bytes":null,"task":{{"train":null}}}}"#) + "\n"
@@ -19,6 +20,11 @@ fn reported(handler: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Report) -> Rep
     }
 }
 
+/// A report that is told from others by a number.
+fn predicted(rows: u64) -> Report {
+    Report::Predicted(Summary { rows, truncated: 0, max_length: 8, seconds: 1.0, peak_bytes: 0 })
+}
+
 fn measurement() -> Measurement {
     Measurement { loss: 1.0, parameter_sum: 2.0, ..Measurement::default() }
 }
@@ -31,11 +37,11 @@ fn answers_each_job_after_its_messages() {
         emit(Message::Progress("working".into()));
         emit(Message::Report(Report::Failed { error: "not this one".into() }));
         count += 1;
-        Report::Trained(count.into())
+        predicted(count)
     });
     assert_eq!(messages.len(), 4);
     assert!(matches!(&messages[0], Message::Progress(text) if text == "working"));
-    assert!(matches!(&messages[3], Message::Report(Report::Trained(value)) if value == 2));
+    assert!(matches!(&messages[3], Message::Report(report) if *report == predicted(2)));
 }
 
 #[test]
@@ -87,7 +93,7 @@ fn what_is_not_finite_is_said_in_words() {
 
 #[test]
 fn a_job_without_line_end_is_still_a_job() {
-    assert_eq!(served(job(PROTOCOL).trim_end(), |_, _| Report::Trained(1.into())).len(), 1);
+    assert_eq!(served(job(PROTOCOL).trim_end(), |_, _| predicted(1)).len(), 1);
     assert!(served("", |_, _| panic!("must not be asked")).is_empty());
 }
 
@@ -106,7 +112,7 @@ fn a_driver_that_is_gone_ends_the_loop() {
     let mut asked = 0;
     let result = serve_on(two.as_bytes(), Gone, |_, _| {
         asked += 1;
-        Report::Trained(1.into())
+        predicted(1)
     });
     assert!(format!("{:#}", result.unwrap_err()).contains("no longer listens"));
     assert_eq!(asked, 1);
