@@ -240,7 +240,6 @@ fn mistakes_name_file_and_line_and_leave_nothing_behind() {
         (&bert, &["--data", "good.csv", "--output", "/dev/null", "--overwrite"], &["regular file"]),
         (&bert, &["--data", "good.csv", "--output", "gone/out.csv"], &["gone"]),
         (&bert, &["--data", "good.csv", "--max-length", "41"], &["--max-length 41", "40"]),
-        (&bert, &["--data", "good.csv", "--batch", "0"], &["--batch 0"]),
         (&here("nowhere"), &["--data", "good.csv"], &["nowhere", "no such folder"]),
         (&model("variants/bare"), &["--data", "good.csv"], &["tokenizer.json"]),
     ] {

@@ -6,11 +6,11 @@ use clap::Args;
 use super::options::RevisionOption;
 use super::talk::Talk;
 use super::workload::size_of;
-use super::{Exit, models};
+use super::{Exit, models, number};
 use crate::model::hub::Need;
 use crate::model::presets;
 use crate::model::source::ModelFiles;
-use crate::plan::ByteSize;
+use crate::plan::{ByteSize, bounds};
 use crate::report::console;
 use crate::report::outlook::{Candidate, Line, Question, footnote};
 
@@ -34,13 +34,13 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE")]
     vram: ByteSize,
     /// Longest row in tokens
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = number::count::<1, { bounds::TOKENS }>)]
     max_length: usize,
     /// Samples per optimizer step
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = number::count::<1, { bounds::BATCH }>)]
     effective_batch: usize,
     /// Classes of the head
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::count::<1, { bounds::LABELS }>)]
     labels: usize,
     /// Say nothing on standard error but errors
     #[arg(long, short)]
@@ -55,7 +55,6 @@ pub struct Arguments {
 /// # Errors
 /// If the model is unknown, or takes no rows of this length.
 pub fn estimate(arguments: &Arguments) -> Result<Exit> {
-    ensure!(arguments.effective_batch > 0, "--effective-batch 0: at least 1 sample is needed");
     let candidates = candidates(arguments)?;
     let question = Question { cap: arguments.vram.0, effective_batch: arguments.effective_batch };
     let lines: Vec<Line> = candidates.iter().flat_map(|candidate| question.lines(candidate)).collect();

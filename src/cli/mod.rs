@@ -6,6 +6,7 @@ mod estimate;
 mod export;
 mod init;
 mod models;
+mod number;
 mod options;
 mod per_class;
 mod predict;

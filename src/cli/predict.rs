@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use super::Exit;
 use super::talk::Talk;
+use super::{Exit, number};
 use crate::plan::files::{self, Draft};
-use crate::plan::{ByteSize, Outcome};
+use crate::plan::{ByteSize, Outcome, bounds};
 use crate::probe::protocol::{Job, Message, PROTOCOL, Report, Task};
 use crate::probe::{Executor, LocalProcess, interrupt};
 use crate::train::predict::{self, Lines, PredictSpec, Summary};
@@ -45,10 +45,10 @@ pub struct Arguments {
     #[arg(long)]
     overwrite: bool,
     /// Rows that go through the model together
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = number::count::<1, { bounds::BATCH }>)]
     batch: usize,
     /// Longest row in tokens; longer ones are truncated [default: what the model takes]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::count::<1, { bounds::TOKENS }>)]
     max_length: Option<usize>,
     /// Device: auto, cpu, cuda:N, rocm:N or vulkan:N
     #[arg(long, value_name = "NAME", default_value = "auto")]

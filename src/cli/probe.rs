@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::Exit;
 use super::models::{self, Model};
+use super::number;
 use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::run;
 use super::talk::Talk;
@@ -19,7 +20,7 @@ use crate::model::content::Content;
 use crate::model::hub::Need;
 use crate::model::presets;
 use crate::plan::text::shell_word;
-use crate::plan::{ByteSize, files};
+use crate::plan::{ByteSize, bounds, files};
 use crate::probe::protocol::{Attempt, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
 use crate::probe::{Executor, LocalProcess, Workers, interrupt};
 use crate::report::console;
@@ -58,10 +59,10 @@ pub struct Arguments {
     #[command(flatten)]
     data: DataOptions,
     /// Longest row in tokens; longer ones are truncated [default: 128, or what the model takes if that is less]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::count::<1, { bounds::TOKENS }>)]
     max_length: Option<usize>,
     /// Samples per optimizer step: the search never changes it
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = number::count::<1, { bounds::BATCH }>)]
     effective_batch: usize,
     /// Search space: a name or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "default")]
@@ -70,7 +71,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     device: String,
     /// Seed of weights, token ids, the order of rows and dropout
-    #[arg(long, value_name = "N", default_value_t = 42)]
+    #[arg(long, value_name = "N", default_value_t = 42, value_parser = number::seed)]
     seed: u64,
     /// Folder of the study [default: results/ + model, data and memory]
     #[arg(long, value_name = "DIR")]
@@ -108,7 +109,6 @@ pub struct Arguments {
 /// # Errors
 /// If the model, the data, the space or the study's folder can't be used, or probing is impossible.
 pub fn probe(arguments: &Arguments) -> Result<Exit> {
-    ensure!(arguments.effective_batch > 0, "--effective-batch 0: at least 1 sample is needed");
     let mut talk = Talk::new(arguments.quiet);
     // Before signals are caught: Ctrl-C ends a download at once, and the next one goes on from there.
     let model = models::find(&arguments.model, arguments.revision.revision.as_deref(), Need::Weights, &mut talk)?;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::plan::bounds;
+
 /// `90s`, `5m`, `1h`, or plain seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
@@ -11,9 +13,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         None => (text, 1.0),
     };
     match number.parse::<f64>() {
-        Ok(value) if value > 0.0 && value.is_finite() => {
-            Duration::try_from_secs_f64(value * factor).map_err(|_| format!("'{text}' is too long"))
-        }
+        Ok(value) if value > 0.0 && value.is_finite() => match value * factor {
+            seconds if seconds > bounds::SECONDS => {
+                Err(format!("'{text}' is too long: at most ten years are possible"))
+            }
+            seconds => Duration::try_from_secs_f64(seconds).map_err(|error| format!("'{text}': {error}")),
+        },
         _ => Err(format!("'{text}' is not a time: write 90s, 5m or 1h")),
     }
 }

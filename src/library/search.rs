@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::no_answer::NoAnswer;
 use super::role::{self, MARK_VAR};
 use super::tune::{Trials, Tune, Voice};
 use super::workload::Workload;
 use crate::device::{meter, select};
+use crate::plan::bounds::{BATCH, BYTES, SEED, within};
 use crate::plan::{ByteSize, Knobs, Outcome, files};
 use crate::probe::interrupt::Caught;
 use crate::probe::protocol::{Attempt, Effort, Job, Measurement, ModelSource, PROTOCOL, ProbeSpec, Shapes, Task};
@@ -73,8 +74,12 @@ impl Search {
         let started = Instant::now();
         let (name, axes) = (tune.workload.name(), tune.workload.axes());
         ensure!(!name.trim().is_empty(), "a workload needs a name: Workload::name gave none");
-        ensure!(tune.effective_batch > 0, "{name}: effective_batch(0): at least 1 sample is needed");
+        within(tune.effective_batch, 1..=BATCH)
+            .map_err(|error| anyhow!("{name}: effective_batch({}): {error}", tune.effective_batch))?;
+        // What TOML can't hold could not be written down at the end.
+        within(tune.seed, 0..=SEED).map_err(|error| anyhow!("{name}: seed({}): {error}", tune.seed))?;
         let cap = tune.cap.with_context(|| format!("{name}: say how much memory training may use: .vram(\"6G\")?"))?;
+        within(cap, 1..=BYTES).map_err(|error| anyhow!("{name}: vram_bytes({cap}): {error}"))?;
         let selected = select::select(&tune.device)?;
         ensure!(
             selected.name != "cpu" || meter::installed(),

@@ -9,6 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::plan::bounds;
+
 /// Which architecture a checkpoint belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -120,6 +122,7 @@ impl ModelConfig {
             bail!("position_embedding_type is not \"absolute\", the only kind that autofit implements");
         }
         let keys = Keys { json, distil: family == Family::DistilBert };
+        let roberta = usize::from(family == Family::Roberta);
         let hidden_dropout = keys.number("hidden_dropout_prob", "dropout", 0.1)?;
         let head_default = if family == Family::DistilBert { 0.2 } else { hidden_dropout };
         let config = ModelConfig {
@@ -135,8 +138,8 @@ impl ModelConfig {
                 Family::Bert => keys.count("type_vocab_size", "", Some(2))?,
                 Family::Roberta => keys.count("type_vocab_size", "", Some(1))?,
             },
-            pad_token_id: keys.count("pad_token_id", "pad_token_id", Some(usize::from(family == Family::Roberta)))?
-                as u32,
+            pad_token_id: u32::try_from(keys.count("pad_token_id", "pad_token_id", Some(roberta))?)
+                .context("pad_token_id is too large")?,
             layer_norm_eps: keys.number("layer_norm_eps", "", if family == Family::Roberta { 1e-5 } else { 1e-12 })?,
             activation: keys.activation()?,
             hidden_dropout,
@@ -158,9 +161,17 @@ impl ModelConfig {
             ("intermediate size", self.intermediate_size),
             ("max_position_embeddings", self.max_positions),
         ] {
-            if value == 0 || value > 1 << 24 {
-                bail!("{name} is {value}: it must lie between 1 and {}", 1 << 24);
+            let most = if name == "number of layers" { bounds::LAYERS } else { 1 << 24 };
+            if value == 0 || value > most {
+                bail!("{name} is {value}: it must lie between 1 and {most}");
             }
+        }
+        if self.token_types > 1 << 24 {
+            bail!("type_vocab_size is {}: it must lie between 0 and {}", self.token_types, 1 << 24);
+        }
+        // All its sizes at their bounds are no model: 4 bytes a parameter must still be a number of bytes.
+        if self.approximate_parameters() > (bounds::BYTES >> 3) as f64 {
+            bail!("the sizes multiply to {:e} parameters, more than any memory holds", self.approximate_parameters());
         }
         if !self.hidden_size.is_multiple_of(self.heads) {
             bail!("the hidden size {} is not a multiple of the {} heads", self.hidden_size, self.heads);
@@ -211,6 +222,13 @@ impl ModelConfig {
         let layer = 4 * (d * d + d) + (d * wide + wide) + (wide * d + d) + 4 * d;
         let head = d * d + d + (d + 1) * num_labels as u64;
         tables + self.layers as u64 * layer + head
+    }
+
+    /// The parameters of tables and layers, where they may be more than can be counted.
+    fn approximate_parameters(&self) -> f64 {
+        let [d, wide, layers] = [self.hidden_size, self.intermediate_size, self.layers].map(|size| size as f64);
+        let tables = [self.vocab_size, self.max_positions, self.token_types].map(|rows| rows as f64);
+        tables.iter().sum::<f64>() * d + layers * d * (4.0 * d + 2.0 * wide)
     }
 
     /// The same model with a head for other classes.

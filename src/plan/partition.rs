@@ -22,12 +22,26 @@ pub fn parts(effective: usize, micro: usize) -> Vec<usize> {
     (0..count).map(|i| base + usize::from(i < extra)).collect()
 }
 
+/// The size of the largest of [`parts`]; 0 for no samples.
+///
+/// # Panics
+/// If `micro` is zero.
+pub fn largest_part(effective: usize, micro: usize) -> usize {
+    effective.div_ceil(accumulation(effective, micro).max(1))
+}
+
 /// The micro-batch sizes worth trying, largest first: the distinct values of `ceil(effective / k)`.
 ///
 /// Any other size runs as many passes as the next smaller one of these, with a larger peak.
 pub fn candidates(effective: usize) -> Vec<usize> {
-    let mut sizes: Vec<usize> = (1..=effective).map(|k| effective.div_ceil(k)).collect();
-    sizes.dedup();
+    let mut sizes = Vec::new();
+    let mut passes = 1;
+    while passes <= effective {
+        let size = effective.div_ceil(passes);
+        sizes.push(size);
+        // The fewest passes whose parts are smaller than that.
+        passes = if size == 1 { break } else { effective.div_ceil(size - 1) };
+    }
     sizes
 }
 
@@ -58,5 +72,12 @@ mod tests {
         for size in candidates(100) {
             assert_eq!(parts(100, size)[0], size);
         }
+        for effective in 0..300usize {
+            let mut every: Vec<usize> = (1..=effective).map(|k| effective.div_ceil(k)).collect();
+            every.dedup();
+            assert_eq!(candidates(effective), every, "{effective}");
+            assert!((1..=effective).all(|micro| largest_part(effective, micro) == parts(effective, micro)[0]));
+        }
+        assert_eq!(candidates(crate::plan::bounds::BATCH).len(), 2047);
     }
 }

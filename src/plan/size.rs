@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::bounds;
+
 /// A number of bytes that reads and prints in binary units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -36,7 +38,7 @@ impl FromStr for ByteSize {
                 .ok_or_else(refuse)?,
         };
         let bytes = value * 1024f64.powi(power as i32);
-        if !bytes.is_finite() || bytes < 1.0 || bytes >= u64::MAX as f64 {
+        if !bytes.is_finite() || bytes < 1.0 || bytes > bounds::BYTES as f64 {
             return Err(refuse());
         }
         Ok(ByteSize(bytes.round() as u64))

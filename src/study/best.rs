@@ -1,5 +1,7 @@
 //! `best.toml`: the answer as a file, which `autofit run` trains with and a person can read.
 
+mod check;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -289,11 +291,16 @@ impl Best {
     /// Reads the file.
     ///
     /// # Errors
-    /// If it can't be read, or a key is missing or has the wrong type: the message names file, line and key.
+    /// If it can't be read, a key is missing or has the wrong type, or a number can't be: the message names file and key.
     pub fn read(path: &Path) -> Result<Best> {
         let text = std::fs::read_to_string(path).with_context(|| {
             format!("reading {}: autofit probe writes it when it has found what fits", path.display())
         })?;
-        toml::from_str(&text).with_context(|| format!("{} is not an answer that autofit wrote", path.display()))
+        let read = || -> Result<Best> {
+            let best: Best = toml::from_str(&text)?;
+            check::numbers(&best)?;
+            Ok(best)
+        };
+        read().with_context(|| format!("{} is not an answer that autofit wrote", path.display()))
     }
 }

@@ -151,7 +151,9 @@ impl Grid {
 
 /// The micro-batches of one optimizer step: how many of the largest size, and how many one sample smaller.
 pub(super) fn part_counts(effective: usize, micro: usize) -> (usize, usize) {
-    let parts = partition::parts(effective, micro);
-    let largest = parts.iter().filter(|&&part| part == parts[0]).count();
-    (largest, parts.len() - largest)
+    let count = partition::accumulation(effective, micro);
+    match effective.checked_rem(count) {
+        None | Some(0) => (count, 0),
+        Some(larger) => (larger, count - larger),
+    }
 }

@@ -3,10 +3,11 @@
 
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use csv::StringRecord;
 
 use super::trial::{Purpose, Trial};
+use crate::plan::bounds::{BATCH, LAYERS, RANK, within};
 use crate::plan::{Knobs, OptimizerKind, Outcome, Precision};
 use crate::probe::protocol::{Attempt, Measurement, OomRecord};
 
@@ -170,7 +171,14 @@ pub fn read(header: &StringRecord, record: &StringRecord) -> Result<Trial> {
         frozen_layers: row.maybe("frozen_layers")?,
         lora_rank: row.maybe("lora_rank")?,
     };
-    ensure!(knobs.micro_batch > 0, "column 'micro_batch': a micro-batch holds at least one sample");
+    for (column, value, range) in [
+        ("micro_batch", knobs.micro_batch, 1..=BATCH),
+        ("checkpoint_layers", knobs.checkpoint_layers, 0..=LAYERS),
+        ("frozen_layers", knobs.frozen_layers.unwrap_or(0), 0..=LAYERS),
+        ("lora_rank", knobs.lora_rank.unwrap_or(1), 1..=RANK),
+    ] {
+        within(value, range).map_err(|error| anyhow!("column '{column}', '{value}': {error}"))?;
+    }
     let oom = OomRecord {
         requested: row.maybe("oom_requested")?,
         live: row.maybe("oom_live")?,

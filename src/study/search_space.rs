@@ -4,13 +4,14 @@
 //! The file is read by hand rather than by derive: serde's untagged enums answer a typing error with "did not match
 //! any variant", and these files are written by people.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use toml::{Table, Value};
 
 use super::suggest;
-use crate::plan::{OptimizerKind, Precision, partition};
+use crate::plan::{OptimizerKind, Precision, bounds, partition};
 
 /// The spaces that come with autofit: name and text.
 const NAMED: [(&str, &str); 6] = [
@@ -107,8 +108,8 @@ impl SearchSpace {
                 micro_batch: at("micro_batch").micro()?,
                 checkpoint_layers: at("checkpoint_layers").density()?,
                 optimizer: at("optimizer").words(&[OptimizerKind::AdamW])?,
-                frozen_layers: at("frozen_layers").optional(0)?,
-                lora_rank: at("lora_rank").optional(1)?,
+                frozen_layers: at("frozen_layers").optional(0..=bounds::LAYERS)?,
+                lora_rank: at("lora_rank").optional(1..=bounds::RANK)?,
             })
         };
         read().with_context(|| format!("search space {name}"))
@@ -139,12 +140,13 @@ impl SearchSpace {
     /// Micro-batch sizes for an effective batch, smallest first.
     ///
     /// # Errors
-    /// If the effective batch is zero.
+    /// If the effective batch is zero, or beyond all measure.
     pub fn micro_batches(&self, effective: usize) -> Result<Vec<usize>> {
-        ensure!(effective > 0, "an effective batch of 0 samples can't be trained: use --effective-batch 1 or more");
+        bounds::within(effective, 1..=bounds::BATCH)
+            .map_err(|error| anyhow!("an effective batch of {effective} samples can't be trained: {error}"))?;
         let mut sizes = match &self.micro_batch {
             MicroAxis::Auto => partition::candidates(effective),
-            MicroAxis::Sizes(sizes) => sizes.iter().map(|&size| partition::parts(effective, size)[0]).collect(),
+            MicroAxis::Sizes(sizes) => sizes.iter().map(|&size| partition::largest_part(effective, size)).collect(),
         };
         sizes.sort_unstable();
         sizes.dedup();
@@ -198,13 +200,13 @@ impl Axis<'_> {
         Ok(read)
     }
 
-    /// One number not below `least`.
-    fn count(&self, value: &Value, least: usize) -> Result<usize> {
-        value
-            .as_integer()
-            .and_then(|number| usize::try_from(number).ok())
-            .filter(|&number| number >= least)
-            .ok_or_else(|| anyhow!("{}: expected a whole number from {least} up, found {value}", self.key))
+    /// One number.
+    fn count(&self, value: &Value, range: RangeInclusive<usize>) -> Result<usize> {
+        let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            anyhow!("{}: expected a whole number from {least} up to {most}, found {value}", self.key)
+        })
     }
 
     /// `"auto"` or a list of sizes.
@@ -214,7 +216,7 @@ impl Axis<'_> {
             Some(Value::String(word)) if word == "auto" => Ok(MicroAxis::Auto),
             Some(Value::Array(_)) => {
                 let list = self.list()?.into_iter().flatten();
-                Ok(MicroAxis::Sizes(list.map(|value| self.count(value, 1)).collect::<Result<_>>()?))
+                Ok(MicroAxis::Sizes(list.map(|value| self.count(value, 1..=bounds::BATCH)).collect::<Result<_>>()?))
             }
             Some(other) => bail!("micro_batch: expected \"auto\" or a list of sizes, found {other}"),
         }
@@ -251,18 +253,20 @@ impl Axis<'_> {
             values.iter().all(|value| value.is_integer()),
             "checkpoint_layers: write either counts of layers (0, 3, 6) or shares of them (0.0, 0.5, 1.0)"
         );
-        Ok(DensityAxis::Counts(values.into_iter().map(|value| self.count(value, 0)).collect::<Result<_>>()?))
+        Ok(DensityAxis::Counts(
+            values.into_iter().map(|value| self.count(value, 0..=bounds::LAYERS)).collect::<Result<_>>()?,
+        ))
     }
 
     /// A list of counts, in which `"none"` switches the axis off.
-    fn optional(&self, least: usize) -> Result<Vec<Option<usize>>> {
+    fn optional(&self, range: RangeInclusive<usize>) -> Result<Vec<Option<usize>>> {
         let Some(list) = self.list()? else { return Ok(vec![None]) };
         let mut read = Vec::new();
         for value in list {
             let item = match value {
                 Value::String(word) if word == "none" => None,
                 Value::String(word) => bail!("{}: unknown word '{word}': use \"none\" or a number", self.key),
-                number => Some(self.count(number, least)?),
+                number => Some(self.count(number, range.clone())?),
             };
             ensure!(!read.contains(&item), "{}: {value} is there twice", self.key);
             read.push(item);

@@ -54,5 +54,5 @@ fn a_folder_works_as_well_and_mistakes_are_named() {
     assert!(refused(&["estimate", "--vram", "6G", "--model", "distilbart"], 1).contains("presets are"));
     assert!(refused(&["estimate", "--vram", "6X"], 2).contains("not a memory size"));
     assert!(refused(&["estimate", "--vram", "6G", "--max-length", "5000"], 1).contains("5000"));
-    assert!(refused(&["estimate", "--vram", "6G", "--effective-batch", "0"], 1).contains("at least 1"));
+    assert!(refused(&["estimate", "--vram", "6G", "--effective-batch", "0"], 2).contains("at least 1"));
 }

@@ -4,6 +4,7 @@ mod estimate;
 mod export;
 mod hostile;
 mod house;
+mod numbers;
 mod report;
 mod schema;
 mod shell;

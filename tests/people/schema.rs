@@ -171,7 +171,8 @@ fn spaces_are_valid_exactly_when_they_read() {
         "checkpoint_layers = [0.0, 0.5]",
         "checkpoint_layers = [0, 7]",
         "frozen_layers = [\"none\", 0]",
-        "lora_rank = [8]",
+        "lora_rank = [8, 65536]",
+        "micro_batch = [1048576]",
     ] {
         assert_eq!(judged(good), (true, true), "{good}");
     }
@@ -182,6 +183,10 @@ fn spaces_are_valid_exactly_when_they_read() {
         "precision = [\"fp32\", \"fp32\"]",
         "precision = \"fp32\"",
         "micro_batch = [0]",
+        "micro_batch = [1048577]",
+        "checkpoint_layers = [4097]",
+        "frozen_layers = [4097]",
+        "lora_rank = [65537]",
         "micro_batch = \"big\"",
         "checkpoint_layers = [1.5]",
         "checkpoint_layers = \"some\"",

@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use progress::{Progress, in_words};
 
-use super::Exit;
 use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::talk::Talk;
+use super::{Exit, number};
 use crate::plan::ByteSize;
 use crate::probe::{LocalProcess, interrupt};
 use crate::report::console;
@@ -58,7 +58,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Seed of the split, the order of rows, the head's weights and dropout [default: the probe's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::seed)]
     seed: Option<u64>,
     /// Say nothing on standard error but errors
     #[arg(long, short)]

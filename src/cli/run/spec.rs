@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{METRICS, Request, TENSORBOARD};
-use crate::cli::models;
 use crate::cli::options::TrainOptions;
 use crate::cli::talk::Talk;
+use crate::cli::{models, number};
 use crate::data::order::RowOrder;
 use crate::model::hub::{Need, TOKENIZER_FILES};
 use crate::model::source::ModelFiles;
-use crate::plan::{Knobs, files};
+use crate::plan::{Knobs, bounds, files};
 use crate::probe::protocol::ModelSource;
 use crate::train::snapshot::Snapshots;
 use crate::train::spec::{DataSpec, Duration, Evaluation, Hyper, Saving, Selection, Start, TrainSpec};
@@ -74,7 +74,7 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
             (Some(steps), _) => Duration::Steps(steps),
             (None, epochs) => Duration::Epochs(epochs.unwrap_or(3.0)),
         },
-        hyper: hyper(train)?,
+        hyper: hyper(train),
         order: if train.no_shuffle { RowOrder::AsGiven } else { RowOrder::Shuffled },
         seed: request.seed.unwrap_or(best.study.seed),
         output,
@@ -92,7 +92,8 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
 pub fn frozen(text: &str) -> Result<usize, String> {
     match text {
         "embeddings" => Ok(0),
-        _ => text.parse().map_err(|_| format!("'{text}' is neither a number of layers nor the word embeddings")),
+        _ => number::count::<0, { bounds::LAYERS }>(text)
+            .map_err(|error| format!("neither a number of layers ({error}) nor the word embeddings")),
     }
 }
 
@@ -110,33 +111,17 @@ fn freeze(knobs: Knobs, layers: usize, model: &ModelSource) -> Result<Knobs> {
     Ok(Knobs { frozen_layers: Some(layers), ..knobs })
 }
 
-fn hyper(train: &TrainOptions) -> Result<Hyper> {
-    let share = |flag: &str, value: f64| -> Result<f64> {
-        ensure!((0.0..1.0).contains(&value), "{flag} {value}: a share from 0 up to (not including) 1 is needed");
-        Ok(value)
-    };
-    ensure!(
-        train.learning_rate > 0.0 && train.learning_rate.is_finite(),
-        "--learning-rate {}: a number above 0 is needed",
-        train.learning_rate
-    );
-    for (flag, value) in [("--weight-decay", train.weight_decay), ("--clip-norm", train.clip_norm)] {
-        ensure!(value >= 0.0 && value.is_finite(), "{flag} {value}: a number from 0 on is needed");
-    }
-    ensure!(train.epochs.is_none_or(|e| e > 0.0 && e.is_finite()), "--epochs: a number above 0 is needed");
-    ensure!(train.steps != Some(0), "--steps 0: at least 1 is needed");
-    ensure!(train.patience != Some(0), "--patience 0: at least 1 evaluation is needed");
-    ensure!(train.keep_snapshots > 0, "--keep-snapshots 0: at least 1 is needed");
-    Ok(Hyper {
+fn hyper(train: &TrainOptions) -> Hyper {
+    Hyper {
         learning_rate: train.learning_rate,
         decay: train.schedule,
-        warmup: share("--warmup", train.warmup)?,
+        warmup: train.warmup,
         weight_decay: train.weight_decay,
         clip_norm: train.clip_norm,
-        label_smoothing: share("--label-smoothing", train.label_smoothing)?,
+        label_smoothing: train.label_smoothing,
         balance_classes: train.balance_classes,
         evaluate_every: train.evaluate_every,
-    })
+    }
 }
 
 /// What a run writes is nothing that it reads, by whatever name; the model alone may be replaced by what became of it.
