@@ -310,7 +310,7 @@ fn a_resumed_training_goes_on_with_the_same_adapters() {
         steps(&mut whole, 3);
         // Another seed: whatever it has, it has from the snapshot.
         let mut resumed = fresh(8);
-        let mut newest = snapshots.newest::<()>(|damage| panic!("{damage}")).expect("a snapshot");
+        let mut newest = snapshots.newest::<()>().expect("readable").opened.expect("a snapshot");
         resumed.resume(&mut newest, 3, None).expect("resumed");
         resumed.accumulate(&batch(&config), 6.0);
         assert_eq!(gradients(resumed.model(), &config, resumed.gradients()).len(), 4 + 3 * 2 * 2, "{engine:?}");

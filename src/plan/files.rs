@@ -164,6 +164,24 @@ pub fn copy_whole(from: &Path, to: &Path) -> Result<()> {
     draft.place(to)
 }
 
+/// Gives a whole file one more name, in the place of whatever has it: no copy, where the file system has links.
+///
+/// # Errors
+/// If it is not there, or the folder can't be written to.
+pub fn link_whole(from: &Path, to: &Path) -> Result<()> {
+    if is_same(from, to) {
+        return Ok(());
+    }
+    replace(to, |beside| {
+        fs::remove_file(beside)?;
+        if fs::hard_link(from, beside).is_err() {
+            fs::copy(from, beside)?;
+            File::open(beside)?.sync_all()?;
+        }
+        Ok(())
+    })
+}
+
 /// Makes the name of a new or renamed file durable.
 ///
 /// # Errors
@@ -221,6 +239,25 @@ mod tests {
             assert_eq!(fs::read_to_string(at("a")).unwrap(), "content", "{}", other.display());
         }
         assert!(!is_same(&at("a"), &at("b")) && !is_same(&at("b"), &at("b")));
+    }
+
+    #[test]
+    fn one_more_name_takes_the_place_of_another_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        ["best", "model"].iter().for_each(|name| fs::write(at(name), name).unwrap());
+        fs::hard_link(at("model"), at("older")).unwrap();
+        for _ in 0..2 {
+            link_whole(&at("best"), &at("model")).unwrap();
+            assert_eq!(fs::read_to_string(at("model")).unwrap(), "best");
+            assert_eq!(names(folder.path()), ["best", "model", "older"]);
+        }
+        fs::remove_file(at("best")).unwrap();
+        assert_eq!(fs::read_to_string(at("model")).unwrap(), "best");
+        assert_eq!(fs::read_to_string(at("older")).unwrap(), "model");
+        assert!(link_whole(&at("none"), &at("model")).is_err());
+        assert_eq!(names(folder.path()), ["model", "older"]);
+        assert_eq!(fs::read_to_string(at("model")).unwrap(), "best");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! * [`gradients`], [`loss_scale`], [`optimizer`], [`schedule`], [`objective`]: the parts of a step.
 
 pub mod batch;
+pub mod best;
 pub mod cutting;
 pub mod evaluate;
 pub mod finite;

@@ -31,10 +31,7 @@ pub fn folder(weights: Weights<'_>, config: &ModelConfig, model_files: &ModelFil
     let place = output.join("model.safetensors");
     match weights {
         Weights::Of(model) => self::weights(model, config, &place),
-        Weights::File(file) => {
-            fs::rename(file, &place).with_context(|| format!("can't write {}", place.display()))?;
-            files::sync_folder(&place)
-        }
+        Weights::File(file) => files::link_whole(file, &place),
     }
 }
 
@@ -42,7 +39,7 @@ pub fn folder(weights: Weights<'_>, config: &ModelConfig, model_files: &ModelFil
 pub enum Weights<'a> {
     /// A model in memory.
     Of(&'a Classifier),
-    /// A file that [`weights()`] wrote on the same file system; it is moved.
+    /// A file that was written before, and stays.
     File(&'a Path),
 }
 

@@ -29,6 +29,12 @@ const VERSION: u32 = 1;
 /// What a snapshot is called before its checksum is known.
 const WRITING: &str = "writing";
 
+/// What to do about a snapshot that is whole, and of another version.
+const OTHER: &str = "resume it with the autofit that wrote it, or start anew with --overwrite";
+
+/// What snapshots' names begin with; the step follows.
+const KIND: &str = "step";
+
 /// The header's key of [`Header`].
 const KEY: &str = "autofit";
 
@@ -46,7 +52,7 @@ pub struct Found {
     pub path: PathBuf,
     /// Optimizer steps done.
     pub step: usize,
-    checksum: u32,
+    pub(super) checksum: u32,
 }
 
 /// A parameter with what the optimizer remembers of it.
@@ -78,7 +84,8 @@ impl Snapshots {
         &self.folder
     }
 
-    /// Writes a snapshot, then removes the oldest ones beyond those that are kept.
+    /// Writes a snapshot, then removes the oldest ones beyond those that are kept. Others of this step, or of a later one,
+    /// go too: a run that writes this one has gone on below them, because they are damaged.
     ///
     /// # Errors
     /// If it can't be written whole; the ones before it are untouched then, and nothing half-written stays.
@@ -86,8 +93,10 @@ impl Snapshots {
         fs::create_dir_all(&self.folder).with_context(|| format!("can't create {}", self.folder.display()))?;
         let found = self.write_beside(step, state, parameters);
         let found = found.with_context(|| format!("can't write a snapshot into {}", self.folder.display()))?;
-        for old in self.list().into_iter().skip(self.keep) {
-            let _ = fs::remove_file(old.path);
+        let (older, passed): (Vec<Found>, Vec<Found>) =
+            self.list().into_iter().filter(|other| *other != found).partition(|other| other.step < step);
+        for gone in passed.into_iter().chain(older.into_iter().skip(self.keep - 1)) {
+            let _ = fs::remove_file(gone.path);
         }
         Ok(found)
     }
@@ -107,7 +116,7 @@ impl Snapshots {
         let draft = Draft::beside(&self.folder.join(WRITING))?;
         views::write(draft.path(), &tensors, &[(KEY.to_string(), header)].into())?;
         let checksum = checksum(draft.path())?;
-        let path = self.folder.join(format!("step-{step:08}-{checksum:08x}.safetensors"));
+        let path = self.folder.join(file_name(KIND, step, checksum));
         // The new name itself survives a power cut from here on: an older snapshot may go.
         draft.place(&path)?;
         Ok(Found { path, step, checksum })
@@ -115,39 +124,74 @@ impl Snapshots {
 
     /// All snapshots by name, the newest first. Whether they are whole is found out when they are opened.
     pub fn list(&self) -> Vec<Found> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut found: Vec<Found> = entries.filter_map(|entry| Found::parse(entry.path())).collect();
-        found.sort_by(|a, b| b.step.cmp(&a.step).then_with(|| a.path.cmp(&b.path)));
-        found
+        list(&self.folder, KIND)
     }
 
-    /// Opens the newest whole snapshot; `None` if there is none. `damaged` is told of each newer one that is not.
-    pub fn newest<S: DeserializeOwned>(&self, mut damaged: impl FnMut(String)) -> Option<Opened<S>> {
+    /// Looks for the newest whole snapshot, and opens it.
+    ///
+    /// # Errors
+    /// If it is whole, and not one that this version can read: what another autofit can go on from is not passed over.
+    pub fn newest<S: DeserializeOwned>(&self) -> Result<Newest<S>> {
+        let mut damaged = Vec::new();
         for found in self.list() {
-            match Opened::open(found) {
-                Ok(opened) => return Some(opened),
-                Err(error) => damaged(format!("{error:#}")),
+            match found.check() {
+                Ok(()) => return Ok(Newest { opened: Some(Opened::open(found)?), damaged }),
+                Err(error) => damaged.push(format!("{error:#}")),
             }
         }
-        None
+        Ok(Newest { opened: None, damaged })
     }
 
     /// Removes every snapshot, and the folder if nothing else is in it.
-    pub fn clear(&self) {
-        for found in self.list() {
-            let _ = fs::remove_file(found.path);
+    ///
+    /// # Errors
+    /// If a snapshot can't be removed: a run that is started anew must not be taken for the one before it.
+    pub fn clear(&self) -> Result<()> {
+        for Found { path, .. } in self.list() {
+            fs::remove_file(&path).with_context(|| format!("can't remove the snapshot {}", path.display()))?;
         }
         let _ = fs::remove_file(draft_name(&self.folder.join(WRITING)));
         let _ = fs::remove_dir(&self.folder);
+        Ok(())
     }
 }
 
+/// What [`Snapshots::newest`] found.
+#[derive(Debug)]
+pub struct Newest<S> {
+    /// The newest whole one; `None` if there is none.
+    pub opened: Option<Opened<S>>,
+    /// What is wrong with each newer one.
+    pub damaged: Vec<String>,
+}
+
+/// The name of a whole file of some kind.
+pub(super) fn file_name(kind: &str, step: usize, checksum: u32) -> String {
+    format!("{kind}-{step:08}-{checksum:08x}.safetensors")
+}
+
+/// The files of some kind in a folder, the newest first.
+pub(super) fn list(folder: &Path, kind: &str) -> Vec<Found> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<Found> = entries.filter_map(|entry| Found::parse(entry.path(), kind)).collect();
+    found.sort_by(|a, b| b.step.cmp(&a.step).then_with(|| a.path.cmp(&b.path)));
+    found
+}
+
 impl Found {
-    fn parse(path: PathBuf) -> Option<Self> {
-        let name = path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".safetensors")?;
+    fn parse(path: PathBuf, kind: &str) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.strip_prefix(kind)?.strip_prefix('-')?.strip_suffix(".safetensors")?;
         let (step, checksum) = name.split_once('-')?;
         let (step, checksum) = (step.parse().ok()?, u32::from_str_radix(checksum, 16).ok()?);
         Some(Found { path, step, checksum })
+    }
+
+    /// Makes sure that it still is what was written.
+    fn check(&self) -> Result<()> {
+        let name = self.path.display();
+        let actual = checksum(&self.path).with_context(|| format!("can't read the snapshot {name}"))?;
+        ensure!(actual == self.checksum, "the snapshot {name} is damaged: its checksum is {actual:08x}");
+        Ok(())
     }
 }
 
@@ -165,18 +209,15 @@ pub struct Opened<S> {
 impl<S: DeserializeOwned> Opened<S> {
     fn open(found: Found) -> Result<Self> {
         let name = found.path.display();
-        let actual = checksum(&found.path).with_context(|| format!("can't read the snapshot {name}"))?;
-        ensure!(actual == found.checksum, "the snapshot {name} is damaged: its checksum is {actual:08x}");
         let tensors = Checkpoint::file(&found.path)?;
         let header = tensors.note(KEY).with_context(|| format!("{name} is no snapshot of autofit"))?;
         let Version { version } = serde_json::from_str(header).with_context(|| format!("the snapshot {name}"))?;
         ensure!(
             version == VERSION,
-            "the snapshot {name} is of layout {version}, this autofit reads {VERSION}: resume it with the autofit that \
-             wrote it, or start anew with --overwrite"
+            "the snapshot {name} is of layout {version}, this autofit reads {VERSION}: {OTHER}"
         );
-        let Header { counters, state, .. } =
-            serde_json::from_str(header).with_context(|| format!("can't read the state in the snapshot {name}"))?;
+        let Header { counters, state, .. } = serde_json::from_str(header)
+            .with_context(|| format!("can't read the state in the snapshot {name}: {OTHER}"))?;
         Ok(Opened { found, state, counters, tensors })
     }
 }
@@ -225,7 +266,7 @@ impl<S> Opened<S> {
 }
 
 /// CRC-32 (IEEE) of a whole file.
-fn checksum(path: &Path) -> Result<u32> {
+pub(super) fn checksum(path: &Path) -> Result<u32> {
     let mut file = File::open(path)?;
     let mut hasher = crc32fast::Hasher::new();
     let mut piece = [0u8; 1 << 13];
@@ -238,73 +279,4 @@ fn checksum(path: &Path) -> Result<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use burn::tensor::{Device, Tensor};
-
-    fn parameters(value: f32) -> Vec<Parameter> {
-        let tensor = Tensor::<2>::full([3, 2], value, &Device::flex());
-        let moment = (String::from("moment"), TensorView::of(tensor.clone() * 2.0));
-        let memory = Exported { tensors: vec![moment], counters: [("time".to_string(), 7)].into() };
-        let plain = Tensor::<1>::full([4], value, &Device::flex());
-        vec![
-            Parameter { path: "a.weight".into(), value: TensorView::of(tensor), memory: Some(memory) },
-            Parameter { path: "a.bias".into(), value: TensorView::of(plain), memory: None },
-        ]
-    }
-
-    #[test]
-    fn what_was_written_comes_back_and_the_newest_are_kept() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let snapshots = Snapshots::new(folder.path().join("snapshots"), 2);
-        assert!(snapshots.newest::<String>(|_| ()).is_none());
-        for step in [1, 2, 10] {
-            snapshots.write(step, &format!("state {step}"), parameters(step as f32))?;
-        }
-        assert_eq!(snapshots.list().iter().map(|found| found.step).collect::<Vec<_>>(), [10, 2]);
-        let mut newest = snapshots.newest::<String>(|text| panic!("{text}")).expect("a snapshot");
-        assert_eq!((newest.found.step, newest.state.as_str()), (10, "state 10"));
-        assert_eq!(newest.value("a.weight", &[3, 2])?, TensorData::new(vec![10f32; 6], [3, 2]));
-        assert!(newest.value("a.weight", &[2, 3]).is_err());
-        let memory = newest.memory("a.weight")?.expect("a memory");
-        assert_eq!(memory.counters["time"], 7);
-        assert_eq!(memory.tensors, [("moment".to_string(), TensorData::new(vec![20f32; 6], [3, 2]))]);
-        assert!(newest.memory("a.bias")?.is_none());
-        snapshots.clear();
-        assert!(!snapshots.folder().exists());
-        Ok(())
-    }
-
-    #[test]
-    fn a_damaged_snapshot_is_named_and_the_one_before_it_is_used() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let snapshots = Snapshots::new(folder.path().to_path_buf(), 3);
-        let good = snapshots.write(4, &4, parameters(1.0))?;
-        let bad = snapshots.write(5, &5, parameters(1.0))?;
-        let whole = fs::read(&bad.path)?;
-        for damage in [0, 9, whole.len() / 2, whole.len() - 1] {
-            let mut bytes = whole.clone();
-            bytes[damage] ^= 1;
-            fs::write(&bad.path, bytes)?;
-            let mut told = Vec::new();
-            let newest = snapshots.newest::<u32>(|text| told.push(text)).expect("the older one");
-            assert_eq!((newest.found.path, newest.state), (good.path.clone(), 4));
-            assert!(told.len() == 1 && told[0].contains(&bad.path.display().to_string()), "{told:?}");
-        }
-        for length in [0, 7, 8, whole.len() / 3] {
-            fs::write(&bad.path, &whole[..length])?;
-            assert_eq!(snapshots.newest::<u32>(|_| ()).expect("the older one").state, 4);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn without_room_nothing_half_written_stays() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let place = folder.path().join("snapshots");
-        fs::write(&place, "not a folder")?;
-        let error = Snapshots::new(place, 1).write(1, &(), parameters(1.0)).expect_err("there is no folder");
-        assert!(format!("{error:#}").contains("snapshots"));
-        Ok(())
-    }
-}
+mod tests;

@@ -170,3 +170,34 @@ impl Default for Hyper {
         }
     }
 }
+
+#[cfg(test)]
+impl TrainSpec {
+    /// Six steps of a tiny model on `train.csv` in a folder, into `model` there: for tests.
+    pub fn tiny(folder: &std::path::Path) -> Self {
+        let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-bert");
+        TrainSpec {
+            model: ModelSource::Folder(model),
+            data: DataSpec {
+                train: folder.join("train.csv"),
+                evaluation: Evaluation::Fraction(0.0),
+                text: "text".into(),
+                pair: None,
+                label: "label".into(),
+                regression: None,
+            },
+            knobs: Knobs::new(crate::plan::Precision::Fp32, 8, 0),
+            effective_batch: 8,
+            max_length: 24,
+            proven_length: 24,
+            duration: Duration::Steps(6),
+            hyper: Hyper { learning_rate: 1e-3, ..Hyper::default() },
+            order: RowOrder::Shuffled,
+            seed: 7,
+            output: folder.join("model"),
+            saving: Saving { every: Every::Never, keep: 1 },
+            selection: Selection::Last,
+            start: Start::Fresh,
+        }
+    }
+}

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use burn::tensor::Device;
 
 use super::batch::MicroBatch;
+use super::best::BestModels;
 use super::evaluate;
 pub use super::prepare::{Prepared, prepare};
 use super::resume::{self, State};
@@ -26,7 +27,7 @@ pub use crate::probe::protocol::training::{Ending, Event, Summary};
 
 mod keep;
 
-use keep::{SaveOrFail, best_file};
+use keep::SaveOrFail;
 
 /// The snapshots' folder inside the output folder.
 pub const SNAPSHOTS: &str = "snapshots";
@@ -66,6 +67,7 @@ struct Run<'a> {
     schedule: Schedule,
     state: State,
     snapshots: Snapshots,
+    best: BestModels,
     saved_at: Instant,
     around: Surroundings<'a>,
 }
@@ -79,19 +81,17 @@ impl<'a> Run<'a> {
         around: Surroundings<'a>,
     ) -> Result<Self> {
         let Prepared { files, config, train, held_out, fingerprint, order, scratch } = prepared;
+        let best = BestModels::new(snapshots.folder().to_path_buf());
         let total_steps = setup::total_steps(spec, train.len());
         let settings = setup::settings(spec, &train.targets, config.num_labels());
         let mut state = setup::fresh(spec, fingerprint, total_steps);
         let older = match spec.start {
             Start::Fresh => {
-                snapshots.clear();
-                let _ = std::fs::remove_file(best_file(&snapshots));
+                snapshots.clear()?;
+                best.clear();
                 None
             }
-            Start::Resume => {
-                let mut damaged = |text| (around.tell)(Event::Note(format!("{text}; the one before it is used")));
-                snapshots.newest::<State>(&mut damaged)
-            }
+            Start::Resume => keep::newest(&snapshots, around.tell)?,
         };
         let learner = match older {
             Some(mut opened) => {
@@ -103,6 +103,7 @@ impl<'a> Run<'a> {
                 let model = Classifier::init(&config, spec.seed, &device);
                 let mut learner = Learner::new(model, config, settings, device);
                 learner.resume(&mut opened, state.step, state.loss_scale)?;
+                keep::best_file(&best, &mut state, &learner, around.tell)?;
                 learner
             }
             None => {
@@ -131,6 +132,7 @@ impl<'a> Run<'a> {
             schedule,
             state,
             snapshots,
+            best,
             saved_at,
             around,
         };

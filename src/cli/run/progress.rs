@@ -13,6 +13,8 @@ use crate::train::trainer::Event;
 pub struct Progress {
     /// For whoever else has something to say.
     pub talk: Talk,
+    /// Whether a worker has come so far that the folder holds this run, and no earlier one.
+    pub started: bool,
     /// Optimizer steps done by the present worker, or by the one whose snapshot it took over.
     pub step: usize,
     /// The last lowering that a worker did by itself: micro-batch and recomputed layers.
@@ -29,7 +31,17 @@ pub struct Progress {
 impl Progress {
     /// Progress of a run that writes into a folder.
     pub fn new(talk: Talk, output: PathBuf) -> Self {
-        Progress { talk, step: 0, lowered: None, output, metrics: None, total: 0, said: 0, own: (0, 0.0, 0) }
+        Progress {
+            talk,
+            started: false,
+            step: 0,
+            lowered: None,
+            output,
+            metrics: None,
+            total: 0,
+            said: 0,
+            own: (0, 0.0, 0),
+        }
     }
 
     /// Takes in one message of a worker.
@@ -48,6 +60,7 @@ impl Progress {
         match event {
             Event::Note(note) => self.talk.line(&format!("note: {note}")),
             Event::Started { train_rows, evaluation_rows, total_steps, done } => {
+                self.started = true;
                 (self.total, self.step, self.own) = (*total_steps, *done, (0, 0.0, 0));
                 let from = if *done > 0 { format!(", going on after step {done}") } else { String::new() };
                 self.talk.line(&format!(

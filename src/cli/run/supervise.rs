@@ -61,7 +61,11 @@ pub fn supervise(
             }
             (outcome, _) => bail!("training ended with {outcome}: {reason}"),
         }
-        spec.start = Start::Resume;
+        // A worker that is told to start anew removes an earlier run's snapshots before it says that it has started: one
+        // that died before may have left them.
+        if progress.started {
+            spec.start = Start::Resume;
+        }
     }
 }
 
@@ -92,3 +96,6 @@ fn nothing_left(spec: &TrainSpec, outcome: Outcome, cap_bytes: Option<u64>, reas
         size(bytes.optimizer),
     ))
 }
+
+#[cfg(test)]
+mod tests;

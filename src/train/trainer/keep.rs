@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{Event, Run};
-use crate::train::resume::Best;
-use crate::train::snapshot::Snapshots;
+use crate::train::best::BestModels;
+use crate::train::resume::{Best, State};
+use crate::train::snapshot::{Newest, Opened, Snapshots};
 use crate::train::spec::{Every, Selection};
+use crate::train::step::Learner;
 use crate::train::{evaluate, finite, save};
 
 /// What to do about a snapshot that can't be written.
@@ -33,12 +35,10 @@ impl Run<'_> {
         let better = self.state.best.as_ref().is_none_or(|best| scores.better_than(&best.scores));
         if better {
             self.ensure_finite()?;
-            let file = best_file(&self.snapshots);
-            std::fs::create_dir_all(self.snapshots.folder())
-                .with_context(|| format!("can't create {}", self.snapshots.folder().display()))?;
-            save::weights(self.learner.model(), &self.learner.config, &file)?;
+            self.best.write(self.learner.model(), &self.learner.config, step)?;
             self.state.best = Some(Best { step, scores });
             self.state.stale = 0;
+            self.prune_best();
         } else {
             self.state.stale += 1;
         }
@@ -66,7 +66,10 @@ impl Run<'_> {
         let written = self.snapshots.write(self.state.step, &self.state, self.learner.parameters());
         self.saved_at = Instant::now();
         match written {
-            Ok(found) => (self.around.tell)(Event::Saved { step: found.step }),
+            Ok(found) => {
+                self.prune_best();
+                (self.around.tell)(Event::Saved { step: found.step });
+            }
             Err(error) if or == SaveOrFail::Fail => return Err(error),
             Err(error) => {
                 let last = self.snapshots.list().first().map(|found| found.step);
@@ -77,17 +80,22 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn prune_best(&self) {
+        let snapshots: Vec<usize> = self.snapshots.list().iter().map(|found| found.step).collect();
+        self.best.prune(self.state.best.as_ref().map(|best| best.step), &snapshots);
+    }
+
     /// Saves the model that is kept, and removes what only an unfinished run needs.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.ensure_finite()?;
-        let best = best_file(&self.snapshots);
-        let weights = match &self.state.best {
-            Some(kept) if kept.step != self.state.step && best.is_file() => save::Weights::File(&best),
-            _ => save::Weights::Of(self.learner.model()),
-        };
+        let best = best_file(&self.best, &mut self.state, &self.learner, self.around.tell)?;
+        let weights = best.as_deref().map_or(save::Weights::Of(self.learner.model()), save::Weights::File);
         save::folder(weights, &self.learner.config, &self.files, &self.spec.output)?;
-        let _ = std::fs::remove_file(&best);
-        self.snapshots.clear();
+        // The snapshots first: one that is left by a kill in between still finds its best model.
+        if let Err(error) = self.snapshots.clear() {
+            (self.around.tell)(Event::Note(format!("{error:#}; the model is saved, so remove it yourself")));
+        }
+        self.best.clear();
         Ok(())
     }
 
@@ -102,7 +110,39 @@ impl Run<'_> {
     }
 }
 
-/// Where the weights of the best model wait for the end.
-pub(super) fn best_file(snapshots: &Snapshots) -> PathBuf {
-    snapshots.folder().join("best.safetensors")
+/// The newest whole snapshot, if there is one. Of each that is not whole the person is told, and what is done instead.
+pub(super) fn newest(snapshots: &Snapshots, tell: &mut dyn FnMut(Event)) -> Result<Option<Opened<State>>> {
+    let Newest { opened, damaged } = snapshots.newest::<State>()?;
+    let instead = match &opened {
+        Some(older) => format!("the one of step {} is used", older.found.step),
+        None => "there is none before it that is whole, so training starts anew".to_string(),
+    };
+    damaged.into_iter().for_each(|text| tell(Event::Note(format!("{text}; {instead}"))));
+    Ok(opened)
+}
+
+/// The file of the best model so far, if there is any. Where it is gone or damaged that model is forgotten, so that no
+/// other one is given out under its scores.
+pub(super) fn best_file(
+    files: &BestModels,
+    state: &mut State,
+    learner: &Learner,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Option<PathBuf>> {
+    let Some(Best { step, .. }) = state.best else { return Ok(None) };
+    match files.find(step) {
+        Ok(path) => Ok(Some(path)),
+        // It is the one in memory.
+        Err(_) if step == state.step => {
+            files.write(learner.model(), &learner.config, step)?;
+            files.find(step).map(Some)
+        }
+        Err(error) => {
+            tell(Event::Note(format!(
+                "{error:#}; it is lost, and of the models after it the best, or else the last, is kept"
+            )));
+            state.best = None;
+            Ok(None)
+        }
+    }
 }

@@ -1,43 +1,8 @@
-//! A device that refuses memory in the middle of a run, panics that are something else, and steps that are not finite.
+//! A device that refuses memory in the middle of a run, and panics that are something else.
 
-use std::path::Path;
-
-use super::super::resume::Best;
-use super::super::schedule::Decay;
-use super::super::spec::{DataSpec, Duration, Evaluation, Every, Hyper, Saving, Selection};
-use super::super::step::{Engine, LossScale};
+use super::super::step::Engine;
 use super::*;
-use crate::data::order::RowOrder;
-use crate::probe::protocol::ModelSource;
-use crate::probe::protocol::training::{Quality, Regression, Scores};
 use crate::probe::serve;
-
-fn spec(folder: &Path) -> TrainSpec {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-bert");
-    TrainSpec {
-        model: ModelSource::Folder(model),
-        data: DataSpec {
-            train: folder.join("train.csv"),
-            evaluation: Evaluation::Fraction(0.0),
-            text: "text".into(),
-            pair: None,
-            label: "label".into(),
-            regression: None,
-        },
-        knobs: Knobs::new(Precision::Fp32, 8, 0),
-        effective_batch: 8,
-        max_length: 24,
-        proven_length: 24,
-        duration: Duration::Steps(6),
-        hyper: Hyper { learning_rate: 1e-3, ..Hyper::default() },
-        order: RowOrder::Shuffled,
-        seed: 7,
-        output: folder.join("model"),
-        saving: Saving { every: Every::Never, keep: 1 },
-        selection: Selection::Last,
-        start: Start::Fresh,
-    }
-}
 
 /// A folder with rows to train on.
 fn workplace() -> Result<tempfile::TempDir> {
@@ -67,7 +32,7 @@ fn train_until(spec: &TrainSpec, steps: usize, change: impl FnOnce(&mut Run)) ->
 /// Trains on a device that refuses more than `tokens` at a time; the losses, and what was lowered to.
 fn losses(tokens: usize) -> Result<(Vec<f64>, Vec<usize>)> {
     let folder = workplace()?;
-    let spec = spec(folder.path());
+    let spec = TrainSpec::tiny(folder.path());
     let prepared = prepare(&spec, &mut |_| ())?;
     let (mut losses, mut lowered) = (Vec::new(), Vec::new());
     let mut tell = |event| match event {
@@ -108,82 +73,4 @@ fn any_other_panic_is_passed_on() {
     assert_eq!(serve::refusal(caught.as_ref()), None);
 }
 
-#[test]
-fn a_run_that_is_stopped_before_its_first_step_still_ends_well() -> Result<()> {
-    let folder = workplace()?;
-    let (summary, _) = train_until(&spec(folder.path()), 0, |_| ());
-    let summary = summary?;
-    assert_eq!((summary.steps, summary.ending), (0, Ending::Stopped));
-    assert_eq!((summary.train_loss, summary.samples_per_second), (None, None));
-    let resumed = TrainSpec { start: Start::Resume, ..spec(folder.path()) };
-    let (summary, events) = train_until(&resumed, usize::MAX, |_| ());
-    assert_eq!((summary?.steps, events.len()), (6, 7), "{events:?}");
-    Ok(())
-}
-
-#[test]
-fn steps_that_overflow_in_fp16_are_told_and_a_snapshot_after_them_is_whole() -> Result<()> {
-    let folder = workplace()?;
-    let knobs = Knobs::new(Precision::Fp16, 8, 0);
-    let fp16 = TrainSpec { knobs, selection: Selection::Best { patience: None }, ..spec(folder.path()) };
-    let huge = LossScale { scale: f64::from(f32::MAX), steady: 0 };
-    let (summary, events) = train_until(&fp16, 2, |run| {
-        run.learner.scaler = Some(huge);
-        // As an evaluation leaves it whose outputs were no numbers.
-        let loss = f64::NAN;
-        run.state.scores = Some(Scores { rows: 1, loss, quality: regression(f64::NAN), labels: Vec::new() });
-        run.state.best = run.state.scores.clone().map(|scores| Best { step: 0, scores });
-        run.state.clock.losses.push(f64::INFINITY);
-    });
-    assert!(summary?.train_loss.is_some_and(f64::is_finite));
-    let skipped = events.iter().filter(|event| match event {
-        Event::Step { gradient_norm, updated, .. } => !updated && !gradient_norm.is_finite(),
-        _ => false,
-    });
-    assert_eq!(skipped.count(), 2, "{events:?}");
-    let snapshots = Snapshots::new(fp16.output.join(SNAPSHOTS), 1);
-    let opened = snapshots.newest::<State>(|damaged| panic!("{damaged}")).expect("a snapshot");
-    assert_eq!(opened.state.step, 2);
-    assert!(opened.state.best.is_some_and(|best| best.scores.loss.is_nan() && best.scores.headline().is_nan()));
-    Ok(())
-}
-
-fn regression(value: f64) -> Quality {
-    Quality::Regression(Regression { pearson: value, spearman: value })
-}
-
-#[test]
-fn a_run_that_no_longer_has_numbers_ends_and_its_snapshots_do() -> Result<()> {
-    let folder = workplace()?;
-    // Warm-up gives the first step a rate of zero; the second update leaves weights of this size.
-    let hyper = Hyper { learning_rate: 1e30, ..Hyper::default() };
-    let saving = Saving { every: Every::Steps(1), keep: 9 };
-    let wild = TrainSpec { hyper, saving, ..spec(folder.path()) };
-    let (summary, events) = train_until(&wild, usize::MAX, |_| ());
-    let error = summary.expect_err("no numbers");
-    let NotFinite { what } = error.downcast_ref().expect("what is not finite");
-    for word in ["step 3: the ", "lower --learning-rate (it was 1e30)", "--overwrite"] {
-        assert!(what.contains(word), "{word}: {what}");
-    }
-    assert!(!what.contains("fp32"), "{what}");
-    assert_eq!(events.iter().filter(|event| matches!(event, Event::Step { .. })).count(), 2);
-    assert!(!wild.output.join("model.safetensors").exists());
-    // What was saved can be gone on from, and comes to the same end.
-    let resumed = TrainSpec { start: Start::Resume, ..wild };
-    let (summary, events) = train_until(&resumed, usize::MAX, |_| ());
-    assert_eq!(summary.expect_err("the same").to_string(), *what);
-    assert!(!events.iter().any(|event| matches!(event, Event::Note(_))), "{events:?}");
-    Ok(())
-}
-
-#[test]
-fn a_model_whose_last_update_left_no_numbers_is_not_saved() -> Result<()> {
-    let folder = workplace()?;
-    let hyper = Hyper { learning_rate: 1e39, decay: Decay::Constant, warmup: 0.0, ..Hyper::default() };
-    let wild = TrainSpec { hyper, duration: Duration::Steps(1), ..spec(folder.path()) };
-    let (summary, _) = train_until(&wild, usize::MAX, |_| ());
-    let error = summary.expect_err("no numbers").to_string();
-    assert!(error.contains("the parameters is") && error.contains("after step 1"), "{error}");
-    assert!(!wild.output.join("model.safetensors").exists());
-    Ok(())
-}
+mod keep;
