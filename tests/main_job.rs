@@ -214,6 +214,29 @@ fn the_budget_bounds_a_probe_that_hangs_and_it_is_tried_again() {
 }
 
 #[test]
+fn every_named_space_is_searched_to_an_answer() {
+    let folder = workplace();
+    for family in ["tiny-bert", "tiny-distilbert", "tiny-roberta"] {
+        for space in autofit::study::search_space::SearchSpace::names() {
+            let small = ["--space", space, "--fresh"];
+            let output = probe(folder.path(), family, "64M", &small);
+            assert_eq!(output.status.code(), Some(0), "{family}, {space}: {}", text(&output.stderr));
+            let trials = std::fs::read_to_string(folder.path().join("study/trials.csv")).expect("trials.csv");
+            let failed = trials.lines().skip(1).find(|row| !row.contains(",fit,") && !row.contains(",pruned,"));
+            assert_eq!(failed, None, "{family}, {space}");
+        }
+    }
+    // A file of somebody with a deeper model: cut, and said.
+    std::fs::write(folder.path().join("deep.toml"), "frozen_layers = [8]\ncheckpoint_layers = [9]\n").expect("written");
+    let output = probe(folder.path(), "tiny-bert", "64M", &["--space", "./deep.toml", "--fresh"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    for word in ["frozen_layers = 8", "checkpoint_layers = 9", "the 3 that the model has"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
 fn says_what_is_missing_when_nothing_fits() {
     let folder = workplace();
     let output = probe(folder.path(), "tiny-bert", "100K", &[]);

@@ -150,6 +150,7 @@ impl<'a> Study<'a> {
             arguments.seed,
         )?;
         greet(arguments, &selected, &workload, cap, talk);
+        space.notes(workload.config.layers).iter().for_each(|note| talk.line(&format!("note: {note}")));
         let problem = Problem {
             effective_batch: arguments.effective_batch,
             max_length: workload.max_length,

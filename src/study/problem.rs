@@ -101,22 +101,16 @@ impl Grid {
     /// The grid of a problem.
     ///
     /// # Errors
-    /// If the space doesn't suit the model or the effective batch.
+    /// If the model has no layers or the effective batch no samples.
     pub fn new(problem: &Problem) -> Result<Grid> {
         let (space, layers) = (&problem.space, problem.size.layers);
         ensure!(layers > 0, "a model without encoder layers has nothing to search");
         let micros = space.micro_batches(problem.effective_batch)?;
-        let densities = space.densities(layers)?;
+        let (densities, frozen) = (space.densities(layers), space.frozen(layers));
         let mut branches = Vec::new();
         for &precision in &space.precision {
             for &optimizer in &space.optimizer {
-                for &frozen_layers in &space.frozen_layers {
-                    let frozen = frozen_layers.unwrap_or(0);
-                    ensure!(
-                        frozen <= layers,
-                        "search space {}: frozen_layers = {frozen}, but the model has {layers} layers",
-                        space.name
-                    );
+                for &frozen_layers in &frozen {
                     for &lora_rank in &space.lora_rank {
                         branches.push(Branch { precision, optimizer, frozen_layers, lora_rank });
                     }

@@ -4,14 +4,17 @@
 //! The file is read by hand rather than by derive: serde's untagged enums answer a typing error with "did not match
 //! any variant", and these files are written by people.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use toml::{Table, Value};
+use anyhow::{Context, Result, anyhow, bail};
+use toml::Table;
 
 use super::suggest;
 use crate::plan::{OptimizerKind, Precision, bounds, partition};
+
+mod axis;
+
+use axis::Axis;
 
 /// The spaces that come with autofit: name and text.
 const NAMED: [(&str, &str); 6] = [
@@ -46,6 +49,25 @@ pub enum DensityAxis {
     Shares(Vec<f64>),
 }
 
+/// A number of encoder layers, outright or as a share of those that a model has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Layers {
+    /// As many, or all of a model that has fewer.
+    Count(usize),
+    /// This share, from 0 to 1, rounded to whole layers.
+    Share(f64),
+}
+
+impl Layers {
+    /// How many that are of a model's `layers`.
+    pub fn of(self, layers: usize) -> usize {
+        match self {
+            Layers::Count(count) => count.min(layers),
+            Layers::Share(share) => (share * layers as f64).round() as usize,
+        }
+    }
+}
+
 /// A search space.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchSpace {
@@ -59,8 +81,8 @@ pub struct SearchSpace {
     pub checkpoint_layers: DensityAxis,
     /// Optimizers.
     pub optimizer: Vec<OptimizerKind>,
-    /// Counts of frozen layers; `None` trains everything.
-    pub frozen_layers: Vec<Option<usize>>,
+    /// Lowest layers that are not trained, with the embeddings; `None` trains everything.
+    pub frozen_layers: Vec<Option<Layers>>,
     /// Ranks of low-rank adapters; `None` uses no adapters.
     pub lora_rank: Vec<Option<usize>>,
 }
@@ -108,8 +130,8 @@ impl SearchSpace {
                 micro_batch: at("micro_batch").micro()?,
                 checkpoint_layers: at("checkpoint_layers").density()?,
                 optimizer: at("optimizer").words(&[OptimizerKind::AdamW])?,
-                frozen_layers: at("frozen_layers").optional(0..=bounds::LAYERS)?,
-                lora_rank: at("lora_rank").optional(1..=bounds::RANK)?,
+                frozen_layers: at("frozen_layers").layers()?,
+                lora_rank: at("lora_rank").counts(1..=bounds::RANK)?,
             })
         };
         read().with_context(|| format!("search space {name}"))
@@ -119,9 +141,13 @@ impl SearchSpace {
     pub fn to_toml(&self) -> String {
         let words = |words: Vec<String>| format!("[{}]", words.join(", "));
         let quoted = |word: &dyn std::fmt::Display| format!("\"{word}\"");
-        let optional = |axis: &[Option<usize>]| {
-            words(axis.iter().map(|v| v.map_or_else(|| quoted(&"none"), |count| count.to_string())).collect())
-        };
+        let none = || quoted(&"none");
+        let frozen = self.frozen_layers.iter().map(|layers| match layers {
+            None => none(),
+            Some(Layers::Count(count)) => count.to_string(),
+            Some(Layers::Share(share)) => format!("{share:?}"),
+        });
+        let ranks = self.lora_rank.iter().map(|rank| rank.map_or_else(none, |rank| rank.to_string()));
         let micro = match &self.micro_batch {
             MicroAxis::Auto => quoted(&"auto"),
             MicroAxis::Sizes(sizes) => words(sizes.iter().map(usize::to_string).collect()),
@@ -133,7 +159,7 @@ impl SearchSpace {
         };
         let precision = words(self.precision.iter().map(|p| quoted(p)).collect());
         let optimizer = words(self.optimizer.iter().map(|o| quoted(o)).collect());
-        let values = [precision, micro, density, optimizer, optional(&self.frozen_layers), optional(&self.lora_rank)];
+        let values = [precision, micro, density, optimizer, words(frozen.collect()), words(ranks.collect())];
         KEYS.iter().zip(values).map(|(key, value)| format!("{key} = {value}\n")).collect()
     }
 
@@ -154,124 +180,46 @@ impl SearchSpace {
     }
 
     /// Checkpoint densities for a model of `layers` encoder layers, smallest first.
-    ///
-    /// # Errors
-    /// If the space names more layers than the model has.
-    pub fn densities(&self, layers: usize) -> Result<Vec<usize>> {
+    pub fn densities(&self, layers: usize) -> Vec<usize> {
         let mut counts: Vec<usize> = match &self.checkpoint_layers {
             DensityAxis::All => (0..=layers).collect(),
-            DensityAxis::Counts(counts) => counts.clone(),
-            DensityAxis::Shares(shares) => shares.iter().map(|s| (s * layers as f64).round() as usize).collect(),
+            DensityAxis::Counts(counts) => counts.iter().map(|&count| Layers::Count(count).of(layers)).collect(),
+            DensityAxis::Shares(shares) => shares.iter().map(|&share| Layers::Share(share).of(layers)).collect(),
         };
         counts.sort_unstable();
         counts.dedup();
-        if let Some(count) = counts.iter().find(|&&count| count > layers) {
-            bail!("search space {}: checkpoint_layers = {count}, but the model has {layers} layers", self.name);
-        }
-        Ok(counts)
-    }
-}
-
-/// One axis of the file while it is read.
-struct Axis<'a> {
-    key: &'static str,
-    value: Option<&'a Value>,
-}
-
-impl Axis<'_> {
-    /// The list that the axis is written as; `Ok(None)` when the key is missing.
-    fn list(&self) -> Result<Option<&Vec<Value>>> {
-        let Some(value) = self.value else { return Ok(None) };
-        let list = value.as_array().ok_or_else(|| anyhow!("{}: expected a list, found {value}", self.key))?;
-        ensure!(!list.is_empty(), "{}: an empty list leaves nothing to search", self.key);
-        Ok(Some(list))
+        counts
     }
 
-    /// A list of words such as precisions.
-    fn words<T: std::str::FromStr<Err = String> + Copy + PartialEq>(&self, default: &[T]) -> Result<Vec<T>> {
-        let Some(list) = self.list()? else { return Ok(default.to_vec()) };
-        let mut read = Vec::new();
-        for value in list {
-            let word = value.as_str().ok_or_else(|| anyhow!("{}: expected a word, found {value}", self.key))?;
-            let item = word.parse::<T>().map_err(|error| anyhow!("{}: {error}", self.key))?;
-            ensure!(!read.contains(&item), "{}: '{word}' is there twice", self.key);
-            read.push(item);
-        }
-        Ok(read)
-    }
-
-    /// One number.
-    fn count(&self, value: &Value, range: RangeInclusive<usize>) -> Result<usize> {
-        let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
-        number.filter(|number| range.contains(number)).ok_or_else(|| {
-            let (least, most) = (range.start(), range.end());
-            anyhow!("{}: expected a whole number from {least} up to {most}, found {value}", self.key)
-        })
-    }
-
-    /// `"auto"` or a list of sizes.
-    fn micro(&self) -> Result<MicroAxis> {
-        match self.value {
-            None => Ok(MicroAxis::Auto),
-            Some(Value::String(word)) if word == "auto" => Ok(MicroAxis::Auto),
-            Some(Value::Array(_)) => {
-                let list = self.list()?.into_iter().flatten();
-                Ok(MicroAxis::Sizes(list.map(|value| self.count(value, 1..=bounds::BATCH)).collect::<Result<_>>()?))
+    /// Counts of frozen layers for a model of `layers` encoder layers, in the order of the file, none twice.
+    pub fn frozen(&self, layers: usize) -> Vec<Option<usize>> {
+        let mut counts: Vec<Option<usize>> = Vec::new();
+        for count in self.frozen_layers.iter().map(|frozen| frozen.map(|frozen| frozen.of(layers))) {
+            if !counts.contains(&count) {
+                counts.push(count);
             }
-            Some(other) => bail!("micro_batch: expected \"auto\" or a list of sizes, found {other}"),
         }
+        counts
     }
 
-    /// `"all"`, `"none"`, `"full"`, a list of counts, or a list of shares.
-    fn density(&self) -> Result<DensityAxis> {
-        let list = match self.value {
-            None => return Ok(DensityAxis::All),
-            Some(Value::String(word)) => match word.as_str() {
-                "all" => return Ok(DensityAxis::All),
-                "none" => return Ok(DensityAxis::Counts(vec![0])),
-                "full" => return Ok(DensityAxis::Shares(vec![1.0])),
-                _ => {
-                    let meant = suggest::hint(word, ["all", "none", "full"]);
-                    bail!("checkpoint_layers: unknown word '{word}'{meant}: use all, none, full or a list")
-                }
-            },
-            Some(_) => self.list()?.into_iter().flatten(),
+    /// What is worth a word to someone whose model has `layers` encoder layers: counts that were meant for a deeper one.
+    pub fn notes(&self, layers: usize) -> Vec<String> {
+        let density = match &self.checkpoint_layers {
+            DensityAxis::Counts(counts) => counts.as_slice(),
+            DensityAxis::All | DensityAxis::Shares(_) => &[],
         };
-        let values: Vec<&Value> = list.collect();
-        if values.iter().all(|value| value.is_float()) {
-            let share = |value: &&Value| {
-                let share = value.as_float().unwrap_or(f64::NAN);
-                ensure!(
-                    (0.0..=1.0).contains(&share),
-                    "checkpoint_layers: a share lies between 0.0 and 1.0, not {share}"
-                );
-                Ok(share)
-            };
-            return Ok(DensityAxis::Shares(values.iter().map(share).collect::<Result<_>>()?));
-        }
-        ensure!(
-            values.iter().all(|value| value.is_integer()),
-            "checkpoint_layers: write either counts of layers (0, 3, 6) or shares of them (0.0, 0.5, 1.0)"
-        );
-        Ok(DensityAxis::Counts(
-            values.into_iter().map(|value| self.count(value, 0..=bounds::LAYERS)).collect::<Result<_>>()?,
-        ))
-    }
-
-    /// A list of counts, in which `"none"` switches the axis off.
-    fn optional(&self, range: RangeInclusive<usize>) -> Result<Vec<Option<usize>>> {
-        let Some(list) = self.list()? else { return Ok(vec![None]) };
-        let mut read = Vec::new();
-        for value in list {
-            let item = match value {
-                Value::String(word) if word == "none" => None,
-                Value::String(word) => bail!("{}: unknown word '{word}': use \"none\" or a number", self.key),
-                number => Some(self.count(number, range.clone())?),
-            };
-            ensure!(!read.contains(&item), "{}: {value} is there twice", self.key);
-            read.push(item);
-        }
-        Ok(read)
+        let frozen = self.frozen_layers.iter().filter_map(|frozen| match frozen {
+            Some(Layers::Count(count)) => Some(("frozen_layers", *count)),
+            Some(Layers::Share(_)) | None => None,
+        });
+        let counts = density.iter().map(|&count| ("checkpoint_layers", count)).chain(frozen);
+        let name = &self.name;
+        counts
+            .filter(|(_, count)| *count > layers)
+            .map(|(key, count)| {
+                format!("search space {name}: {key} = {count}, taken as the {layers} that the model has")
+            })
+            .collect()
     }
 }
 
@@ -288,12 +236,12 @@ mod tests {
         for name in SearchSpace::names() {
             let space = SearchSpace::load(name).unwrap();
             assert_eq!(SearchSpace::parse(name, &space.to_toml()).unwrap(), space, "{name}");
-            assert!(!space.densities(6).unwrap().is_empty());
+            assert!(!space.densities(6).is_empty());
         }
         let default = SearchSpace::load("default").unwrap();
         assert_eq!(default.precision, [Precision::Fp32, Precision::Bf16]);
         assert_eq!(default.micro_batches(32).unwrap(), [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 32]);
-        assert_eq!(default.densities(6).unwrap().len(), 7);
+        assert_eq!(default.densities(6).len(), 7);
         assert_eq!((default.frozen_layers, default.lora_rank), (vec![None], vec![None]));
     }
 
@@ -301,15 +249,31 @@ mod tests {
     fn every_form_of_an_axis() {
         let read = |text: &str| SearchSpace::parse("t", text).unwrap();
         let space = read("checkpoint_layers = [0.0, 0.5, 1.0]\nmicro_batch = [12, 8, 64]\nlora_rank = [\"none\", 8]");
-        assert_eq!(space.densities(12).unwrap(), [0, 6, 12]);
+        assert_eq!(space.densities(12), [0, 6, 12]);
         assert_eq!(space.micro_batches(32).unwrap(), [8, 11, 32]);
         assert_eq!(space.lora_rank, [None, Some(8)]);
-        assert_eq!(read("checkpoint_layers = \"full\"").densities(4).unwrap(), [4]);
-        assert_eq!(read("checkpoint_layers = \"none\"").densities(4).unwrap(), [0]);
-        assert_eq!(read("checkpoint_layers = [3, 0]").densities(4).unwrap(), [0, 3]);
-        assert!(read("checkpoint_layers = [7]").densities(4).is_err());
+        assert_eq!(read("checkpoint_layers = \"full\"").densities(4), [4]);
+        assert_eq!(read("checkpoint_layers = \"none\"").densities(4), [0]);
+        assert_eq!(read("checkpoint_layers = [3, 0]").densities(4), [0, 3]);
+        assert_eq!(read("checkpoint_layers = \"half\"").densities(7), [4]);
+        let frozen = read("frozen_layers = [\"none\", 0, 0.25, \"half\", \"all\", 1]");
+        assert_eq!(frozen.frozen(12), [None, Some(0), Some(3), Some(6), Some(12), Some(1)]);
+        assert_eq!(frozen.frozen(2), [None, Some(0), Some(1), Some(2)], "none twice");
+        assert!(SearchSpace::parse("t", &frozen.to_toml()).unwrap() == frozen && frozen.notes(2).is_empty());
         assert!(read("").micro_batches(0).is_err());
         assert!(SearchSpace::parse("t", &space.to_toml()).unwrap() == space);
+    }
+
+    #[test]
+    fn what_was_meant_for_a_deeper_model_is_cut_and_said() {
+        let text = "checkpoint_layers = [0, 3, 7]\nfrozen_layers = [\"none\", 2, 9, \"all\"]";
+        let space = SearchSpace::parse("mine.toml", text).unwrap();
+        assert_eq!((space.densities(3), space.frozen(3)), (vec![0, 3], vec![None, Some(2), Some(3)]));
+        let said = space.notes(3);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(said[0], "search space mine.toml: checkpoint_layers = 7, taken as the 3 that the model has");
+        assert!(said[1].contains("frozen_layers = 9"), "{said:?}");
+        assert!(space.notes(9).is_empty());
     }
 
     #[test]
@@ -327,7 +291,10 @@ mod tests {
         assert!(error("checkpoint_layers = \"ful\"").contains("did you mean 'full'?"));
         assert!(error("checkpoint_layers = []").contains("empty"));
         assert!(error("lora_rank = [0]").contains("from 1 up"));
-        assert!(error("frozen_layers = [\"all\"]").contains("unknown word"));
+        assert!(error("frozen_layers = [\"haf\"]").contains("unknown word 'haf' (did you mean 'half'?)"));
+        assert!(error("frozen_layers = [1.5]").contains("frozen_layers: a share lies between 0.0 and 1.0"));
+        assert!(error("frozen_layers = [0.5, \"half\"]").contains("twice"));
+        assert!(error("lora_rank = [\"half\"]").contains("unknown word"));
         assert!(error("x = ").contains("test.toml"));
         let unknown = format!("{:#}", SearchSpace::load("defualt").unwrap_err());
         assert!(unknown.contains("did you mean 'default'?") && unknown.contains("adapters"), "{unknown}");

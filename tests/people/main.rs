@@ -8,5 +8,6 @@ mod numbers;
 mod report;
 mod schema;
 mod shell;
+mod spaces;
 mod support;
 mod xml;

@@ -170,9 +170,11 @@ fn spaces_are_valid_exactly_when_they_read() {
         "checkpoint_layers = \"full\"",
         "checkpoint_layers = [0.0, 0.5]",
         "checkpoint_layers = [0, 7]",
+        "checkpoint_layers = \"half\"",
         "frozen_layers = [\"none\", 0]",
         "lora_rank = [8, 65536]",
         "micro_batch = [1048576]",
+        "frozen_layers = [\"half\", \"all\", 0.25, 7]",
     ] {
         assert_eq!(judged(good), (true, true), "{good}");
     }
@@ -193,7 +195,9 @@ fn spaces_are_valid_exactly_when_they_read() {
         "checkpoint_layers = []",
         "optimizer = [\"adam\"]",
         "lora_rank = [0]",
-        "frozen_layers = [\"all\"]",
+        "frozen_layers = [\"full\"]",
+        "frozen_layers = [1.5]",
+        "lora_rank = [\"half\"]",
         "frozen_layers = [-1]",
     ] {
         assert_eq!(judged(bad), (false, false), "{bad}");
