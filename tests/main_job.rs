@@ -294,12 +294,17 @@ fn errors_say_what_to_do() {
     }
 }
 
-/// A copy of a model folder in which one tensor of 32 bits holds `value` throughout.
-fn spoiled(family: &str, tensor: &str, value: f32, to: &Path) {
+/// A copy of a model folder.
+fn copied(family: &str, to: &Path) {
     std::fs::create_dir(to).expect("a folder");
     for entry in std::fs::read_dir(model(family)).expect("a folder").map(|entry| entry.expect("an entry")) {
         std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
     }
+}
+
+/// A copy of a model folder in which one tensor of 32 bits holds `value` throughout.
+fn spoiled(family: &str, tensor: &str, value: f32, to: &Path) {
+    copied(family, to);
     let file = to.join("model.safetensors");
     let mut bytes = std::fs::read(&file).expect("weights");
     let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).expect("a header");
@@ -334,4 +339,53 @@ fn a_step_that_is_not_finite_is_no_fit() {
         assert!(rows.all(|row| row.contains(",nan,") && row.contains("the norm of the gradient is ")), "{trials}");
     }
     assert!(!folder.path().join("study/best.toml").exists());
+}
+
+#[test]
+fn ids_that_the_model_does_not_embed_are_refused_before_anything_is_trained() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let rows = (0..20).map(|i| format!("the film,was good,{}\n", ["a", "b"][i % 2]));
+    std::fs::write(at("train.csv"), format!("text,more,label\n{}", rows.collect::<String>())).expect("written");
+    let options = ["--data", "train.csv", "--text-pair-column", "more", "--max-length", "24"];
+    let probe = |model: &Path, out: &str| {
+        let space = "precision = [\"fp32\"]\nmicro_batch = [2]\ncheckpoint_layers = \"none\"\n";
+        std::fs::write(at("one.toml"), space).expect("written");
+        let mut arguments = vec!["probe", "--model", model.to_str().expect("UTF-8"), "--vram", "64M", "--out", out];
+        arguments.extend(["--effective-batch", "4", "--space", "./one.toml"]);
+        arguments.extend(options);
+        autofit(folder.path(), &arguments)
+    };
+    let found = probe(&model("tiny-bert"), "study");
+    assert_eq!(found.status.code(), Some(0), "{}", text(&found.stderr));
+    let changed = |name: &str, file: &str, from: &str, to: &str| {
+        copied("tiny-bert", &at(name));
+        let old = std::fs::read_to_string(at(name).join(file)).expect("text");
+        assert!(old.contains(from), "{old}");
+        std::fs::write(at(name).join(file), old.replace(from, to)).expect("written");
+    };
+    // Written by other programs: a special token with an id of its own, and a model with one type of token.
+    let tokenizer = std::fs::read_to_string(model("tiny-bert").join("tokenizer.json")).expect("text");
+    let mut json: serde_json::Value = serde_json::from_str(&tokenizer).expect("JSON");
+    json["post_processor"]["special_tokens"]["[SEP]"]["ids"] = serde_json::json!([500]);
+    changed("ids", "tokenizer.json", &tokenizer, &json.to_string());
+    changed("types", "config.json", "\"type_vocab_size\": 2", "\"type_vocab_size\": 1");
+    for (name, words) in [("ids", ["ids up to 500", "[SEP]"]), ("types", ["the type 1", "--text-pair-column"])] {
+        let broken = at(name);
+        let broken = broken.to_str().expect("UTF-8");
+        let outputs = [
+            probe(&at(name), "other"),
+            autofit(folder.path(), &["run", "--config", "study/best.toml", "--model", broken, "--output", "trained"]),
+            autofit(
+                folder.path(),
+                &["predict", "--model", broken, "--data", "train.csv", "--text-pair-column", "more"],
+            ),
+        ];
+        for output in outputs {
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{name}: {said}");
+            assert!(words.iter().all(|word| said.contains(word)) && !said.contains("panicked"), "{name}: {said}");
+        }
+        assert!(!at("other/trials.csv").exists() && !at("trained/model.safetensors").exists());
+    }
 }

@@ -86,7 +86,8 @@ impl Workload {
              probe with synthetic rows",
         )?;
         let tokenizer = Tokenizer::from_folder(folder, self.max_length)?;
-        tokenizer.check_vocab(files.config.vocab_size)?;
+        let pair = data.text_pair_column.is_some();
+        tokenizer.check_model(files.config.vocab_size, files.config.token_types, pair)?;
         let columns = Columns { text: data.text(), pair: data.text_pair_column.clone(), label: Some(data.label()) };
         let kind = if data.regression { LabelKind::Number } else { LabelKind::Auto };
         let labels = LabelSource::Own { kind, model: &files.config.labels };

@@ -70,7 +70,7 @@ pub fn prepare(spec: &PredictSpec) -> Result<Prepared> {
     );
     let form = Form::of(&files)?;
     let tokenizer = Tokenizer::from_folder(&spec.model, max_length)?;
-    tokenizer.check_vocab(files.config.vocab_size)?;
+    tokenizer.check_model(files.config.vocab_size, files.config.token_types, spec.pair.is_some())?;
     let columns = Columns { text: spec.text.clone(), pair: spec.pair.clone(), label: None };
     let stream = source::stream(&spec.data, &columns)?;
     let size = std::fs::metadata(&spec.data).with_context(|| format!("can't read {}", spec.data.display()))?.len();

@@ -50,7 +50,7 @@ pub fn prepare(spec: &TrainSpec, tell: &mut dyn FnMut(Event)) -> Result<Prepared
         files.config.max_length()
     );
     let tokenizer = Tokenizer::from_folder(folder, spec.max_length)?;
-    tokenizer.check_vocab(files.config.vocab_size)?;
+    tokenizer.check_model(files.config.vocab_size, files.config.token_types, spec.data.pair.is_some())?;
     let all = read(&spec.data, &files.config, &tokenizer)?;
     all.warnings.iter().for_each(|warning| tell(Event::Note(warning.clone())));
     let config = match &all.labels {

@@ -7,12 +7,13 @@
 
 mod fallback;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
-use tokenizers::{Encoding, PostProcessor, PostProcessorWrapper, TruncationDirection, TruncationParams};
+use tokenizers::{Encoding, PostProcessor, PostProcessorWrapper, Token, TruncationDirection, TruncationParams};
 
 use super::source::Example;
 use super::suggest;
@@ -125,30 +126,49 @@ impl Tokenizer {
         self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1)
     }
 
-    /// Refuses a model whose embedding has fewer rows than this tokenizer has ids.
+    /// Refuses a model with fewer embeddings of words, or of token types, than rows of this tokenizer ask for; rows are
+    /// pairs of texts if `pair`. A model with 0 token types does not look at them.
     ///
     /// # Errors
     /// If it has; names the tokens that would be out of range.
-    pub fn check_vocab(&self, model_vocab: usize) -> Result<()> {
-        let mut outside: Vec<(u32, String)> = self
-            .inner
-            .get_vocab(true)
-            .into_iter()
-            .filter(|&(_, id)| id as usize >= model_vocab)
-            .map(|(token, id)| (id, token))
-            .collect();
-        if outside.is_empty() {
-            return Ok(());
+    pub fn check_model(&self, words: usize, types: usize, pair: bool) -> Result<()> {
+        let (ids, type_ids): (Vec<(u32, String)>, Vec<u32>) = self.frame(pair)?;
+        // The post-processor's tokens have ids of their own, whatever the vocabulary says.
+        let all = self.inner.get_vocab(true).into_iter().map(|(token, id)| (id, token)).chain(ids);
+        let outside: BTreeSet<(u32, String)> = all.filter(|&(id, _)| id as usize >= words).collect();
+        if let Some(&(last, _)) = outside.last() {
+            let tokens: Vec<String> = outside.into_iter().map(|(_, token)| token).collect();
+            bail!(
+                "{} has ids up to {last}, but the model embeds only {words} (vocab_size in config.json); outside are {}: \
+                 take the tokenizer that belongs to the model",
+                self.path.display(),
+                suggest::list(&tokens, 5)
+            )
         }
-        outside.sort_unstable();
-        let tokens: Vec<String> = outside.into_iter().map(|(_, token)| token).collect();
-        bail!(
-            "{} has ids up to {}, but the model embeds only {model_vocab} (vocab_size in config.json); outside are {}: \
-             take the tokenizer that belongs to the model",
-            self.path.display(),
-            self.vocab_size() - 1,
-            suggest::list(&tokens, 5)
-        )
+        let last = type_ids.into_iter().max().unwrap_or(0) as usize;
+        if types > 0 && last >= types {
+            bail!(
+                "{} gives tokens of {} the type {last}, but the model embeds only {types} (type_vocab_size in \
+                 config.json): {}",
+                self.path.display(),
+                if pair { "a pair" } else { "a text" },
+                match pair {
+                    true => "leave --text-pair-column away, or take a model and a tokenizer that know pairs",
+                    false => "take the tokenizer that belongs to the model",
+                }
+            )
+        }
+        Ok(())
+    }
+
+    /// What every row has besides its text, or its two texts: ids with their tokens, and the types of all its tokens.
+    fn frame(&self, pair: bool) -> Result<(Vec<(u32, String)>, Vec<u32>)> {
+        // One token for each text: its type, too, is decided by its place in the row.
+        let text = || Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
+        let row = self.join(text(), pair.then(text))?;
+        let special = row.get_special_tokens_mask().iter().zip(row.get_ids().iter().zip(row.get_tokens()));
+        let special = special.filter(|&(&special, _)| special == 1).map(|(_, (&id, token))| (id, token.clone()));
+        Ok((special.collect(), row.get_type_ids().to_vec()))
     }
 
     /// Encodes a text, or a pair of texts, with special tokens.
@@ -169,17 +189,22 @@ impl Tokenizer {
         if let Some(second) = &mut second {
             self.shorten(&mut second.tokens, keep_second);
         }
-        let row = match (&self.processor, second) {
-            (Some(processor), second) => processor.process(first.tokens, second.map(|part| part.tokens), true),
-            (None, None) => Ok(first.tokens),
-            (None, Some(mut second)) => {
-                second.tokens.set_type_ids(vec![1; second.tokens.len()]);
-                Ok(Encoding::merge([first.tokens, second.tokens], false))
-            }
-        };
-        let row = row.map_err(|error| self.failed(&error))?;
+        let row = self.join(first.tokens, second.map(|part| part.tokens))?;
         let type_ids = row.get_type_ids().iter().map(|&id| u8::try_from(id)).collect::<Result<_, _>>()?;
         Ok(Encoded { ids: row.get_ids().to_vec(), type_ids, truncated: lengths.0 + lengths.1 > room })
+    }
+
+    /// The tokens of a row from those of its texts.
+    fn join(&self, first: Encoding, second: Option<Encoding>) -> Result<Encoding> {
+        let row = match (&self.processor, second) {
+            (Some(processor), second) => processor.process(first, second, true),
+            (None, None) => Ok(first),
+            (None, Some(mut second)) => {
+                second.set_type_ids(vec![1; second.len()]);
+                Ok(Encoding::merge([first, second], false))
+            }
+        };
+        row.map_err(|error| self.failed(&error))
     }
 
     /// The tokens of one text, at most `max_length` of them.

@@ -115,14 +115,66 @@ fn complains_about_files() {
     assert!(error.contains("3 special tokens to each pair"), "{error}");
 }
 
+/// A tokenizer that is saved with this post-processor, as other programs may save one.
+fn processed(post_processor: &serde_json::Value) -> Tokenizer {
+    let Tokenizer { inner, .. } = bert(8);
+    let mut saved: Value = serde_json::from_str(&inner.to_string(false).expect("JSON")).expect("JSON");
+    saved["post_processor"] = post_processor.clone();
+    let folder = folder(&[("tokenizer.json", &saved.to_string())]);
+    Tokenizer::from_folder(folder.path(), 8).expect("a tokenizer")
+}
+
 #[test]
 fn checks_the_vocabulary() {
     let tokenizer = bert(8);
     assert_eq!(tokenizer.vocab_size(), 14);
-    assert!(tokenizer.check_vocab(14).is_ok());
-    let error = tokenizer.check_vocab(12).expect_err("too small").to_string();
+    assert!(tokenizer.check_model(14, 2, true).is_ok());
+    let error = tokenizer.check_model(12, 2, false).expect_err("too small").to_string();
     assert!(error.contains("ids up to 13, but the model embeds only 12"), "{error}");
     assert!(error.contains("outside are \",\", \"A\":"), "{error}");
+}
+
+#[test]
+fn checks_the_ids_that_the_post_processor_adds() {
+    let bert = json!({"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 14]});
+    let special = json!({"[CLS]": {"id": "[CLS]", "ids": [2, 14], "tokens": ["[CLS]", "<more>"]}});
+    let sequence = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+    let cls = json!({"SpecialToken": {"id": "[CLS]", "type_id": 0}});
+    let template = json!({"type": "TemplateProcessing", "single": [cls, sequence("A")],
+        "pair": [sequence("A"), cls, sequence("B")], "special_tokens": special});
+    for (processor, token) in [(bert, "[CLS]"), (template, "<more>")] {
+        let tokenizer = processed(&processor);
+        assert_eq!(tokenizer.vocab_size(), 14);
+        for pair in [false, true] {
+            let error = tokenizer.check_model(14, 2, pair).expect_err("an id of 14").to_string();
+            let words = format!(
+                "ids up to 14, but the model embeds only 14 (vocab_size in config.json); outside are \"{token}\""
+            );
+            assert!(error.contains(&words), "{error}");
+            assert!(tokenizer.check_model(15, 2, pair).is_ok());
+        }
+    }
+}
+
+#[test]
+fn checks_the_types_of_tokens() {
+    // A tokenizer without post-processor joins pairs as types 0 and 1, too.
+    for tokenizer in [bert(8), processed(&Value::Null)] {
+        assert!(tokenizer.check_model(14, 1, false).is_ok());
+        assert!(tokenizer.check_model(14, 2, true).is_ok());
+        // DistilBERT does not look at them.
+        assert!(tokenizer.check_model(14, 0, true).is_ok());
+        let error = tokenizer.check_model(14, 1, true).expect_err("no second type").to_string();
+        assert!(error.contains("tokens of a pair the type 1, but the model embeds only 1 (type_vocab_size"), "{error}");
+    }
+    let roberta = Tokenizer::from_folder(roberta_folder().path(), 16).expect("a vocabulary");
+    assert!(roberta.check_model(10, 1, true).is_ok());
+    let typed = json!({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 2}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {}});
+    let error = processed(&typed).check_model(14, 2, false).expect_err("a third type").to_string();
+    assert!(error.contains("tokens of a text the type 2"), "{error}");
+    assert!(processed(&typed).check_model(14, 2, true).is_ok());
 }
 
 #[test]
