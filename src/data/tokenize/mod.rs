@@ -132,9 +132,11 @@ impl Tokenizer {
     /// # Errors
     /// If it has; names the tokens that would be out of range.
     pub fn check_model(&self, words: usize, types: usize, pair: bool) -> Result<()> {
-        let (ids, type_ids): (Vec<(u32, String)>, Vec<u32>) = self.frame(pair)?;
+        let frame = self.frame(pair)?;
+        let row = frame.get_special_tokens_mask().iter().zip(frame.get_ids()).zip(frame.get_tokens());
         // The post-processor's tokens have ids of their own, whatever the vocabulary says.
-        let all = self.inner.get_vocab(true).into_iter().map(|(token, id)| (id, token)).chain(ids);
+        let special = row.filter(|((special, _), _)| **special == 1).map(|((_, &id), token)| (id, token.clone()));
+        let all = self.inner.get_vocab(true).into_iter().map(|(token, id)| (id, token)).chain(special);
         let outside: BTreeSet<(u32, String)> = all.filter(|&(id, _)| id as usize >= words).collect();
         if let Some(&(last, _)) = outside.last() {
             let tokens: Vec<String> = outside.into_iter().map(|(_, token)| token).collect();
@@ -145,7 +147,7 @@ impl Tokenizer {
                 suggest::list(&tokens, 5)
             )
         }
-        let last = type_ids.into_iter().max().unwrap_or(0) as usize;
+        let last = frame.get_type_ids().iter().max().map_or(0, |&last| last as usize);
         if types > 0 && last >= types {
             bail!(
                 "{} gives tokens of {} the type {last}, but the model embeds only {types} (type_vocab_size in \
@@ -161,14 +163,10 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// What every row has besides its text, or its two texts: ids with their tokens, and the types of all its tokens.
-    fn frame(&self, pair: bool) -> Result<(Vec<(u32, String)>, Vec<u32>)> {
-        // One token for each text: its type, too, is decided by its place in the row.
+    /// A row of one token for each text: what every row has besides them, and which types its places give.
+    fn frame(&self, pair: bool) -> Result<Encoding> {
         let text = || Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
-        let row = self.join(text(), pair.then(text))?;
-        let special = row.get_special_tokens_mask().iter().zip(row.get_ids().iter().zip(row.get_tokens()));
-        let special = special.filter(|&(&special, _)| special == 1).map(|(_, (&id, token))| (id, token.clone()));
-        Ok((special.collect(), row.get_type_ids().to_vec()))
+        self.join(text(), pair.then(text))
     }
 
     /// Encodes a text, or a pair of texts, with special tokens.
