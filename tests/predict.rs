@@ -143,9 +143,14 @@ fn pairs_come_from_any_format() {
 
 /// A folder with a model of one output.
 fn regressor() -> TempDir {
+    with_labels(vec!["LABEL_0".into()])
+}
+
+/// A folder with a model of these classes.
+fn with_labels(labels: Vec<String>) -> TempDir {
     let saved = tempfile::tempdir().expect("a folder");
     let files = ModelFiles::open(&ModelSource::Folder(model("tiny-distilbert"))).expect("a model");
-    let config = files.config.clone().with_labels(vec!["LABEL_0".into()]);
+    let config = files.config.clone().with_labels(labels);
     let model = Classifier::init(&config, 3, &device());
     save::folder(save::Weights::Of(&model), &config, &files, saved.path()).expect("saved");
     saved
@@ -165,6 +170,27 @@ fn a_regression_gives_numbers() {
         let value: f32 = line[1].parse().expect("a number");
         assert!((value - expected[0]).abs() < 1e-5, "{value} is not {}", expected[0]);
     }
+}
+
+#[test]
+fn many_classes_and_large_batches_are_more_than_one_line_of_the_wire() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows: Vec<_> = one_column(&folder.path().join("in.csv"), 1100).into_iter().map(|text| (text, None)).collect();
+    // About 20 MB of CSV in one window, and a label that must not become a formula.
+    let labels = (0..1500).map(|i| format!("=HYPERLINK(\"{i}\")")).collect();
+    let saved = with_labels(labels);
+    let output = predict(folder.path(), saved.path(), &["--data", "in.csv", "--batch", "1024"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stdout.len() > 16 << 20, "{} bytes", output.stdout.len());
+    let (header, lines) = table(&output.stdout);
+    assert_eq!((header.len(), lines.len()), (1503, rows.len()));
+    let (config, expected) = logits(saved.path(), &rows[..20]);
+    for (number, (line, logits)) in lines.iter().zip(&expected).enumerate() {
+        let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
+        assert_eq!(line[0], (number + 1).to_string());
+        assert_eq!(line[1], format!("'{}", config.labels[best]));
+    }
+    assert!(lines.iter().all(|line| line.len() == 1503 && line[1].starts_with("'=")));
 }
 
 /// Predicts in a worker, as the command does, and returns what it counted.

@@ -1,7 +1,7 @@
 //! `autofit predict`: labels for every row of a file, from a trained model.
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use crate::plan::files::{self, Draft};
 use crate::plan::{ByteSize, Outcome, bounds};
 use crate::probe::protocol::{Job, Message, PROTOCOL, Report, Task};
 use crate::probe::{Executor, LocalProcess, interrupt};
+use crate::report::console::{self, Reader};
 use crate::train::predict::{self, Lines, PredictSpec, Summary};
 
 /// Examples under the help.
@@ -81,18 +82,20 @@ pub fn predict(arguments: &Arguments) -> Result<Exit> {
     let task = Task::Predict(serde_json::to_value(&spec)?);
     let job = Job { protocol: PROTOCOL, device: arguments.device.clone(), cap_bytes, task };
     let mut progress = Progress { talk: Talk::new(arguments.quiet), started: Instant::now(), said: 0 };
-    let mut written = Ok(());
+    let mut written = Ok(Reader::There);
     let finished = executor.run(&job, Duration::MAX, &mut |message| {
         let Message::Lines(Lines { csv, rows, share }) = message else { return };
-        if written.is_ok() {
+        if let Ok(Reader::There) = written {
             written = sink.write(csv);
-            // What can't be written need not be computed.
-            interrupted.fetch_or(written.is_err(), Ordering::SeqCst);
+            // What nobody takes need not be computed.
+            interrupted.fetch_or(!matches!(written, Ok(Reader::There)), Ordering::SeqCst);
         }
         progress.tell(*rows, *share);
     });
     let mut talk = progress.talk;
-    written?;
+    if written? == Reader::Gone {
+        return Ok(Exit::Answered);
+    }
     match (finished.attempt.outcome, finished.report) {
         (Outcome::Interrupted, _) => Ok(Exit::Interrupted),
         (_, Some(Report::Predicted(summary))) => {
@@ -128,14 +131,12 @@ impl Sink {
         Ok(Sink::File { draft, output, overwrite: arguments.overwrite })
     }
 
-    fn write(&mut self, lines: &str) -> Result<()> {
+    fn write(&mut self, lines: &str) -> Result<Reader> {
         match self {
-            Sink::Standard => {
-                let mut out = stdout().lock();
-                out.write_all(lines.as_bytes()).and_then(|()| out.flush()).context("can't write to standard output")
-            }
+            Sink::Standard => console::piece(lines),
             Sink::File { draft, .. } => {
-                draft.write_all(lines.as_bytes()).with_context(|| format!("can't write {}", draft.path().display()))
+                draft.write_all(lines.as_bytes()).with_context(|| format!("can't write {}", draft.path().display()))?;
+                Ok(Reader::There)
             }
         }
     }

@@ -38,6 +38,14 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e007f}')
 }
 
+/// A cell of CSV that no spreadsheet takes for a formula: what begins like one gets an apostrophe in front, as is
+/// customary (OWASP, "CSV injection"). Numbers may begin with a sign.
+pub fn csv_cell(text: &str) -> Cow<'_, str> {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
+    let number = || text.parse::<f64>().is_ok_and(f64::is_finite);
+    if formula && !number() { Cow::Owned(format!("'{text}")) } else { Cow::Borrowed(text) }
+}
+
 /// One word of a POSIX shell.
 pub fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -78,6 +86,16 @@ mod tests {
         assert_eq!(shell_word("results/a-b/best.toml"), "results/a-b/best.toml");
         assert_eq!(shell_word("my file's"), "'my file'\\''s'");
         assert_eq!((shell_word(""), shell_word("$(x)")), ("''".into(), "'$(x)'".into()));
+    }
+
+    #[test]
+    fn cells_are_no_formulas() {
+        for formula in ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1", "-inf", "-"] {
+            assert_eq!(csv_cell(formula), format!("'{formula}"));
+        }
+        for plain in ["-1", "+1.5", "-2.5e-3", "good", "a=b", "", "'quoted'"] {
+            assert_eq!(csv_cell(plain), plain);
+        }
     }
 
     #[test]

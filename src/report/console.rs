@@ -20,7 +20,28 @@ pub fn say(words: &str) -> Result<()> {
 /// # Errors
 /// If standard output can't be written, as on a full disk.
 pub fn data(content: &str) -> Result<()> {
-    quiet(write(&mut stdout().lock(), content)).context("can't write to standard output")
+    piece(content).map(drop)
+}
+
+/// Whether somebody reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// As far as can be known.
+    There,
+    /// What comes next need not be made.
+    Gone,
+}
+
+/// A piece of data on standard output that more follows.
+///
+/// # Errors
+/// As [`data`].
+pub fn piece(content: &str) -> Result<Reader> {
+    match write(&mut stdout().lock(), content) {
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(error).context("can't write to standard output"),
+    }
 }
 
 /// Words for a person on standard error. Where nobody can hear them, there is nobody to tell either.
@@ -35,12 +56,4 @@ pub fn steer(content: &str) {
 
 fn write(out: &mut impl Write, content: &str) -> io::Result<()> {
     out.write_all(content.as_bytes()).and_then(|()| out.flush())
-}
-
-/// A reader that is gone is no error.
-fn quiet(written: io::Result<()>) -> io::Result<()> {
-    match written {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }

@@ -8,6 +8,7 @@ use csv::StringRecord;
 
 use super::trial::{Purpose, Trial};
 use crate::plan::bounds::{BATCH, LAYERS, RANK, within};
+use crate::plan::text::csv_cell;
 use crate::plan::{Knobs, OptimizerKind, Outcome, Precision};
 use crate::probe::protocol::{Attempt, Measurement, OomRecord};
 
@@ -64,6 +65,20 @@ pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// What a worker said, as a cell that no spreadsheet takes for a formula. [`said`] reads it back.
+fn words(text: &str) -> String {
+    let line = one_line(text);
+    if line.starts_with('\'') { format!("'{line}") } else { csv_cell(&line).into_owned() }
+}
+
+/// What a worker said.
+fn said(cell: &str) -> &str {
+    match cell.strip_prefix('\'') {
+        Some(rest) if words(rest) == cell => rest,
+        _ => cell,
+    }
+}
+
 fn cell<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
@@ -87,7 +102,7 @@ pub fn write(trial: &Trial, derived: &Derived) -> Vec<String> {
         cell(derived.step_seconds),
         cell(derived.samples_per_second),
         attempt.wall_seconds.to_string(),
-        one_line(&attempt.reason),
+        words(&attempt.reason),
         purpose.to_string(),
         knobs.optimizer.to_string(),
         cell(knobs.frozen_layers),
@@ -105,7 +120,7 @@ pub fn write(trial: &Trial, derived: &Derived) -> Vec<String> {
         cell(oom.and_then(|oom| oom.requested)),
         cell(oom.and_then(|oom| oom.live)),
         cell(oom.and_then(|oom| oom.cap)),
-        oom.map(|oom| one_line(&oom.text)).unwrap_or_default(),
+        oom.map(|oom| words(&oom.text)).unwrap_or_default(),
         unix_seconds.to_string(),
     ]
 }
@@ -183,11 +198,11 @@ pub fn read(header: &StringRecord, record: &StringRecord) -> Result<Trial> {
         requested: row.maybe("oom_requested")?,
         live: row.maybe("oom_live")?,
         cap: row.maybe("oom_cap")?,
-        text: row.text("oom_text")?.to_string(),
+        text: said(row.text("oom_text")?).to_string(),
     };
     let attempt = Attempt {
         outcome,
-        reason: row.text("reason")?.to_string(),
+        reason: said(row.text("reason")?).to_string(),
         measurement: (outcome == Outcome::Fit).then(|| row.measurement()).transpose()?,
         oom: (outcome == Outcome::Oom && oom != OomRecord::default()).then_some(oom),
         wall_seconds: row.get("wall_seconds")?,

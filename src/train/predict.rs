@@ -18,11 +18,18 @@ use crate::data::tokenize::{Encoded, Tokenizer};
 use crate::model::source::ModelFiles;
 use crate::model::{ModelConfig, weights};
 use crate::plan::Precision;
+use crate::plan::text::csv_cell;
 use crate::probe::protocol::ModelSource;
 pub use crate::probe::protocol::prediction::{Lines, Summary};
 
 /// Batches in a window: enough for rows of similar length to find each other.
 const WINDOW_BATCHES: usize = 16;
+
+/// Rows in a window, unless one batch has more.
+const WINDOW_ROWS: usize = 1 << 16;
+
+/// Bytes of CSV that are told at a time. The wire takes a line of a few megabytes, and escapes can make six bytes of one.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Rows, and bytes of text, that are held before they become token ids.
 const BLOCK_ROWS: usize = 256;
@@ -101,7 +108,7 @@ pub fn predict(
     let started = Instant::now();
     let (mut rows, mut truncated) = (0, 0);
     let mut scratch = evaluate::Scratch::default();
-    tell(Lines { csv: form.header(config)?, rows, share: 0.0 });
+    tell_pieces(form.header(config)?, rows, 0.0, tell);
     loop {
         let window = Window::read(&mut stream, &tokenizer, spec)?;
         if window.rows.is_empty() {
@@ -109,20 +116,39 @@ pub fn predict(
         }
         let outputs =
             evaluate::outputs(&model, config, device, &window.rows, spec.batch, Precision::Fp32, &mut scratch)?;
-        let csv = form.lines(config, rows, outputs, &|row| {
-            format!(
-                "{}, line {}: the model gives no finite number for this row",
-                spec.data.display(),
-                window.lines[row]
-            )
-        })?;
-        rows += window.rows.len() as u64;
+        check_finite(spec, config, outputs, &window.lines)?;
         truncated += window.rows.iter().filter(|row| row.truncated).count() as u64;
-        let share = stream.bytes().map_or(1.0, |bytes| bytes as f64 / size.max(1) as f64);
-        tell(Lines { csv, rows, share: share.min(1.0) });
+        let share = stream.bytes().map_or(1.0, |bytes| bytes as f64 / size.max(1) as f64).min(1.0);
+        // Many classes make long lines: no more rows become text at a time than fill a piece.
+        let at_a_time = (PIECE_BYTES / (24 * config.num_labels())).max(1) * config.num_labels();
+        for outputs in outputs.chunks(at_a_time) {
+            let csv = form.lines(config, rows, outputs)?;
+            rows += (outputs.len() / config.num_labels()) as u64;
+            tell_pieces(csv, rows, share, tell);
+        }
     }
     let seconds = started.elapsed().as_secs_f64();
     Ok(Summary { rows, truncated, max_length: tokenizer.max_length(), seconds, peak_bytes: peak() })
+}
+
+/// Tells text in as many pieces as the wire needs.
+fn tell_pieces(mut csv: String, rows: u64, share: f64, tell: &mut dyn FnMut(Lines)) {
+    while csv.len() > PIECE_BYTES {
+        let rest = csv.split_off(csv.floor_char_boundary(PIECE_BYTES));
+        tell(Lines { csv: std::mem::replace(&mut csv, rest), rows, share });
+    }
+    tell(Lines { csv, rows, share });
+}
+
+/// Makes sure that the model gave numbers for every row; `lines` says where each stands in the file.
+fn check_finite(spec: &PredictSpec, config: &ModelConfig, outputs: &[f32], lines: &[u64]) -> Result<()> {
+    let mut rows = outputs.chunks_exact(config.num_labels()).zip(lines);
+    match rows.find(|(row, _)| row.iter().any(|value| !value.is_finite())) {
+        Some((_, line)) => {
+            bail!("{}, line {line}: the model gives no finite number for this row", spec.data.display())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Rows that are held at a time.
@@ -135,7 +161,7 @@ struct Window {
 
 impl Window {
     fn read(stream: &mut Stream, tokenizer: &Tokenizer, spec: &PredictSpec) -> Result<Self> {
-        let wanted = spec.batch.saturating_mul(WINDOW_BATCHES);
+        let wanted = spec.batch.saturating_mul(WINDOW_BATCHES).min(WINDOW_ROWS.max(spec.batch));
         let mut window = Window::default();
         while window.rows.len() < wanted {
             let texts = block(stream, BLOCK_ROWS.min(wanted - window.rows.len()))?;
@@ -200,25 +226,15 @@ impl Form {
         csv_text(std::iter::once(names))
     }
 
-    /// Lines of the rows behind the first `before`, from their logits; `complaint(i)` says what to do with the i-th if it
-    /// is not finite.
-    fn lines(
-        self,
-        config: &ModelConfig,
-        before: u64,
-        logits: &[f32],
-        complaint: &dyn Fn(usize) -> String,
-    ) -> Result<String> {
+    /// Lines of the rows behind the first `before`, from their logits, which are finite.
+    fn lines(self, config: &ModelConfig, before: u64, logits: &[f32]) -> Result<String> {
         let rows = logits.chunks_exact(config.num_labels());
-        if let Some(row) = rows.clone().position(|row| row.iter().any(|value| !value.is_finite())) {
-            bail!("{}", complaint(row));
-        }
         csv_text((before + 1..).zip(rows).map(|(number, row)| match self {
             Form::Number => vec![number.to_string(), figure(row[0])],
             Form::Classes => {
                 let probabilities = softmax(row);
                 let best = (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-                [number.to_string(), config.labels[best].clone(), figure(probabilities[best])]
+                [number.to_string(), csv_cell(&config.labels[best]).into_owned(), figure(probabilities[best])]
                     .into_iter()
                     .chain(probabilities.iter().map(|&p| figure(p)))
                     .collect()
@@ -294,9 +310,26 @@ mod tests {
         let config = files(serde_json::json!({"id2label": {"0": "a,b", "1": "say \"no\""}})).config;
         let header = Form::Classes.header(&config).expect("text");
         assert_eq!(header, "row,label,score,\"prob_a,b\",\"prob_say \"\"no\"\"\"\n");
-        let lines = Form::Classes.lines(&config, 7, &[0.0, 0.0, -50.0, 50.0], &|_| String::new()).expect("text");
+        let lines = Form::Classes.lines(&config, 7, &[0.0, 0.0, -50.0, 50.0]).expect("text");
         assert_eq!(lines, "8,\"a,b\",0.5,0.5,0.5\n9,\"say \"\"no\"\"\",1.0,3.8e-44,1.0\n");
-        let error = Form::Classes.lines(&config, 7, &[0.0, 0.0, f32::NAN, 1.0], &|row| format!("row {row}"));
-        assert_eq!(error.expect_err("not finite").to_string(), "row 1");
+        let spec = PredictSpec {
+            model: "m".into(),
+            data: "rows.csv".into(),
+            text: "text".into(),
+            pair: None,
+            batch: 2,
+            max_length: None,
+        };
+        let error = check_finite(&spec, &config, &[0.0, 0.0, f32::NAN, 1.0], &[2, 9]).expect_err("not finite");
+        assert!(error.to_string().starts_with("rows.csv, line 9: "), "{error}");
+    }
+
+    #[test]
+    fn long_texts_come_in_pieces_that_make_the_whole() {
+        let text = "é\u{1}".repeat(PIECE_BYTES);
+        let mut pieces = Vec::new();
+        tell_pieces(text.clone(), 3, 0.5, &mut |lines| pieces.push(lines));
+        assert!(pieces.len() > 2 && pieces.iter().all(|piece| piece.csv.len() <= PIECE_BYTES && piece.rows == 3));
+        assert!(pieces.iter().map(|piece| piece.csv.as_str()).collect::<String>() == text);
     }
 }

@@ -5,6 +5,7 @@ mod export;
 mod hostile;
 mod house;
 mod numbers;
+mod pipes;
 mod report;
 mod schema;
 mod shell;

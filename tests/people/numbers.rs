@@ -27,7 +27,7 @@ const VALUES: [&str; 12] =
     ["0", "1", "-1", "0.0", "0.5", "-1.5", "100000000000", "9223372036854775807", "1e308", "nan", "inf", "-inf"];
 
 /// A folder with rows, a model that is trained in no time, a space of one configuration and its study.
-fn place() -> tempfile::TempDir {
+pub fn place() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let rows: String = (0..12).map(|i| format!("the film was {},{}\n", ["good", "bad"][i % 2], i % 2)).collect();
     std::fs::write(folder.path().join("rows.csv"), format!("text,label\n{rows}")).expect("written");
@@ -40,7 +40,7 @@ fn place() -> tempfile::TempDir {
 }
 
 const SPACE: &str = "precision = [\"fp32\"]\nmicro_batch = [4]\ncheckpoint_layers = [0]\n";
-const PROBE: &[&str] = &[
+pub const PROBE: &[&str] = &[
     "probe",
     "--model",
     "./bert",
@@ -54,13 +54,9 @@ const PROBE: &[&str] = &[
     "64M",
     "--space",
     "./one.toml",
-    "--budget",
-    "5",
-    "--deadline",
-    "5",
 ];
-const RUN: &[&str] = &["run", "--config", "study/best.toml", "--steps", "1", "--output", "out", "--overwrite"];
-const PREDICT: &[&str] = &["predict", "--model", "bert", "--data", "rows.csv"];
+pub const RUN: &[&str] = &["run", "--config", "study/best.toml", "--steps", "1", "--output", "out", "--overwrite"];
+pub const PREDICT: &[&str] = &["predict", "--model", "bert", "--data", "rows.csv"];
 const ESTIMATE: &[&str] = &["estimate", "--vram", "6G", "--model", "bert"];
 
 fn autofit(folder: &Path, arguments: &[&str]) -> Output {

@@ -7,7 +7,7 @@ use crate::plan::float;
 /// What was predicted since the last time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lines {
-    /// Whole lines of CSV, each with its end, to be written in order: the header first, then a window's rows.
+    /// A piece of CSV, to be written behind the one before it: the header first, then rows. It may end inside a line.
     pub csv: String,
     /// Rows predicted so far.
     pub rows: u64,
