@@ -21,7 +21,7 @@ fn measured(executor: &mut LocalProcess, preset: &str, knobs: Knobs, effective_b
         num_labels: 2,
         knobs,
         effective_batch,
-        shapes: Shapes { longest, typical: vec![], distinct: None },
+        shapes: Shapes { longest, typical: vec![], distinct: None, rows: vec![] },
         effort: Effort { warmup: 0, min_timed: 1, max_timed: 1, seconds: 0.0, evaluate: false },
         seed: 1,
     };

@@ -180,7 +180,7 @@ fn measured(lora_rank: Option<usize>) -> Measurement {
         num_labels: 2,
         knobs: Knobs { lora_rank, ..Knobs::new(Precision::Fp32, 2, 0) },
         effective_batch: 4,
-        shapes: Shapes { longest: 32, typical: vec![], distinct: None },
+        shapes: Shapes { longest: 32, typical: vec![], distinct: None, rows: vec![] },
         effort: Effort { warmup: 0, min_timed: 1, max_timed: 1, seconds: 0.0, evaluate: false },
         seed: 1,
     };

@@ -234,7 +234,7 @@ impl<'a> Study<'a> {
                 console::say(&terminal::shortfall(shortfall, effective, layers))?;
                 Ok(Exit::NothingFits)
             }
-            Verdict::Failed { reason } => bail!("no probe succeeded: {reason}"),
+            Verdict::Failed { reason } => bail!("{reason}"),
             Verdict::OutOfTime { best: Some(_) } => Ok(Exit::Answered),
             Verdict::OutOfTime { best: None } => bail!(
                 "--budget was over before anything was known to fit: the same command goes on where it stopped, with as \
@@ -379,7 +379,7 @@ fn identity(
     problem: &Problem,
 ) -> Result<Identity> {
     let content = match &model.source {
-        ModelSource::Folder(folder) => Some(Content::of(folder)?),
+        ModelSource::Folder(folder) => Some(Content::of(folder, &workload.config)?),
         ModelSource::Preset(_) | ModelSource::Program(_) => None,
     };
     let (config_digest, weights_digest) = content.map(|content| (content.config, content.weights)).unzip();

@@ -7,7 +7,7 @@ use crate::data::corpus::{Corpus, LabelSource};
 use crate::data::lengths::{self, Survey};
 use crate::data::order;
 use crate::data::source::{Columns, LabelKind};
-use crate::data::tokenize::Tokenizer;
+use crate::data::tokenize::{Encoded, Tokenizer};
 use crate::model::ModelConfig;
 use crate::model::source::ModelFiles;
 use crate::probe::protocol::{ModelSource, Shapes};
@@ -15,6 +15,10 @@ use crate::study::problem::SizeHint;
 
 /// Optimizer steps of typical lengths that a probe is told about.
 const TYPICAL_STEPS: usize = 16;
+
+/// Tokens of rows that a probe is told about: about as many as a step of 256 rows of the usual lengths has, and 100 KB of
+/// a job's line.
+const SAMPLE_TOKENS: usize = 1 << 14;
 
 /// A model with the rows that it will see.
 #[derive(Clone, Debug)]
@@ -66,7 +70,7 @@ impl Workload {
             source,
             num_labels: DEFAULT_LABELS,
             max_length,
-            shapes: Shapes { longest: max_length, typical: Vec::new(), distinct: None },
+            shapes: Shapes { longest: max_length, typical: Vec::new(), distinct: None, rows: Vec::new() },
             survey: None,
             fingerprint: None,
             notes: Vec::new(),
@@ -102,6 +106,7 @@ impl Workload {
             longest: survey.longest,
             typical: if even { Vec::new() } else { typical },
             distinct: Some(lengths::distinct_ids(&corpus.rows, effective_batch)),
+            rows: sample(&corpus.rows, &order, survey.longest),
         };
         self.fingerprint = Some(corpus.fingerprint());
         self.notes = corpus.warnings;
@@ -113,6 +118,17 @@ impl Workload {
     pub fn size(&self) -> SizeHint {
         size_of(&self.config, self.num_labels, self.shapes.longest)
     }
+}
+
+/// Rows that stand for all: one of the longest, then others as training would draw them.
+fn sample(rows: &[Encoded], order: &[usize], longest: usize) -> Vec<Vec<u32>> {
+    let first = rows.iter().filter(|row| row.ids.len() == longest).take(1);
+    let mut tokens = 0;
+    let others = order.iter().map(|&row| &rows[row]).take_while(|row| {
+        tokens += row.ids.len();
+        tokens <= SAMPLE_TOKENS
+    });
+    first.chain(others).map(|row| row.ids.clone()).collect()
 }
 
 /// The size of any model at rows of `length` tokens.

@@ -38,7 +38,7 @@ const SURVEY: &str = "survey.toml";
 const METER_LINE: &str = "#[global_allocator] static METER: autofit::Meter = autofit::Meter::new();";
 
 /// A model's own rows have no length that autofit knows.
-const SHAPES: Shapes = Shapes { longest: 1, typical: Vec::new(), distinct: None };
+const SHAPES: Shapes = Shapes { longest: 1, typical: Vec::new(), distinct: None, rows: Vec::new() };
 
 /// Micro-batches tried at first sight where the smallest give NaN, as a normalisation over one sample does.
 const FIRST_LOOKS: usize = 3;

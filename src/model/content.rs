@@ -11,6 +11,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::checkpoint::Checkpoint;
+use super::config::ModelConfig;
+use super::weights;
 
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
@@ -28,9 +30,10 @@ impl Content {
     /// Reads the files of a Hugging Face folder, in constant memory.
     ///
     /// # Errors
-    /// If there are no weights, one of the files is damaged, or can't be read.
-    pub fn of(folder: &Path) -> Result<Self> {
-        let checkpoint = Checkpoint::open(folder)?;
+    /// If there are no weights, they are not those of `config`, one of the files is damaged, or can't be read.
+    pub fn of(folder: &Path, config: &ModelConfig) -> Result<Self> {
+        let mut checkpoint = Checkpoint::open(folder)?;
+        weights::check(config, &mut checkpoint).with_context(|| format!("the weights in {}", folder.display()))?;
         Ok(Content { config: digest([folder.join("config.json").as_path()])?, weights: digest(checkpoint.paths())? })
     }
 }
@@ -81,13 +84,14 @@ mod tests {
         for entry in std::fs::read_dir(&fixture).unwrap().map(Result::unwrap) {
             std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
         }
-        let before = Content::of(folder.path()).unwrap();
-        assert_eq!(before, Content::of(&fixture).unwrap());
+        let config = ModelConfig::from_file(&fixture.join("config.json")).unwrap();
+        let before = Content::of(folder.path(), &config).unwrap();
+        assert_eq!(before, Content::of(&fixture, &config).unwrap());
         let shard = Checkpoint::open(folder.path()).unwrap().paths().last().unwrap().to_path_buf();
         let mut bytes = std::fs::read(&shard).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         std::fs::write(&shard, bytes).unwrap();
-        let after = Content::of(folder.path()).unwrap();
+        let after = Content::of(folder.path(), &config).unwrap();
         assert_eq!(after.config, before.config);
         assert_ne!(after.weights, before.weights);
     }

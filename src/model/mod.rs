@@ -50,12 +50,20 @@ impl Classifier {
     /// Random weights drawn from `seed`, on `device` (with autodiff if the device has it).
     pub fn init(config: &ModelConfig, seed: u64, device: &Device) -> Self {
         device.seed(seed);
-        let model = Classifier {
+        weights::with_stable_ids(Self::lazy(config, device))
+    }
+
+    /// A model whose parameters have shapes and no values: no memory is held until one is asked for.
+    fn outline(config: &ModelConfig) -> Self {
+        Self::lazy(config, &Device::flex())
+    }
+
+    fn lazy(config: &ModelConfig, device: &Device) -> Self {
+        Classifier {
             embeddings: Embeddings::init(config, device),
             layers: (0..config.layers).map(|_| EncoderLayer::init(config, device)).collect(),
             head: Head::init(config, device),
-        };
-        weights::with_stable_ids(model)
+        }
     }
 
     /// Logits `[batch, classes]` in 32 bits, every segment in one go.

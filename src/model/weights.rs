@@ -3,41 +3,21 @@
 //! A linear layer is stored `[outputs, inputs]` by PyTorch and `[inputs, outputs]` by Burn, so matrices of linear
 //! layers are transposed on the way; embeddings are not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use super::Classifier;
 use super::adapter::Adapter;
-use super::checkpoint::{Checkpoint, Loaded};
 use super::config::{Family, ModelConfig};
 use super::views::{self, TensorView, Trail};
 
-/// What loading found out besides the weights.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LoadReport {
-    /// Parameters of the head that the checkpoint does not have (or has for other classes): they stay random.
-    pub initialised: Vec<String>,
-    /// Tensors of the checkpoint that the model has no place for.
-    pub unused: Vec<String>,
-}
+mod load;
 
-impl LoadReport {
-    /// What a person should know about it.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if !self.initialised.is_empty() {
-            notes.push(format!("newly initialised, to be trained: {}", listed(&self.initialised)));
-        }
-        if !self.unused.is_empty() {
-            notes.push(format!("in the checkpoint but not used: {}", listed(&self.unused)));
-        }
-        notes
-    }
-}
+pub use load::{LoadReport, check, load};
 
 /// Our layer names with BERT's (RoBERTa's) and DistilBERT's.
 const LAYER_NAMES: [(&str, &str, &str); 8] = [
@@ -103,120 +83,11 @@ fn is_linear_matrix(path: &str) -> bool {
     path.ends_with(".weight") && !path.starts_with("embeddings.")
 }
 
-/// Fills a model from a checkpoint.
-///
-/// # Errors
-/// If a tensor of the encoder is missing or has another shape (every such name is listed), or can't be read.
-pub fn load(model: Classifier, config: &ModelConfig, checkpoint: &mut Checkpoint) -> Result<(Classifier, LoadReport)> {
-    let mut loader = Loader {
-        path: Trail::default(),
-        config,
-        checkpoint,
-        used: BTreeSet::new(),
-        initialised: vec![],
-        missing: vec![],
-        error: None,
-    };
-    let model = model.map(&mut loader);
-    let Loader { used, initialised, missing, error, checkpoint, .. } = loader;
-    if let Some(error) = error {
-        return Err(error);
-    }
-    if !missing.is_empty() {
-        bail!("the checkpoint lacks {} tensors of the encoder: {}", missing.len(), listed(&missing));
-    }
-    // Old checkpoints hold the constant 0, 1, 2, … beside the weights.
-    let counted = |name: &str| name.ends_with("position_ids");
-    let unused = checkpoint.names().filter(|n| !used.contains(*n) && !counted(n)).map(str::to_string).collect();
-    Ok((model, LoadReport { initialised, unused }))
-}
-
 /// Names for a message, the first dozen of them.
 pub fn listed(names: &[String]) -> String {
     const SHOWN: usize = 12;
     let head = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     if names.len() > SHOWN { format!("{head} and {} more", names.len() - SHOWN) } else { head }
-}
-
-struct Loader<'a> {
-    path: Trail,
-    config: &'a ModelConfig,
-    checkpoint: &'a mut Checkpoint,
-    used: BTreeSet<String>,
-    initialised: Vec<String>,
-    missing: Vec<String>,
-    error: Option<anyhow::Error>,
-}
-
-impl Loader<'_> {
-    /// The tensor for the parameter at `path`, or `None` if it stays random.
-    fn find(&mut self, path: &str, dims: &[usize]) -> Result<Option<Loaded>> {
-        let family = self.config.family;
-        let stored: Vec<usize> =
-            if is_linear_matrix(path) { dims.iter().rev().copied().collect() } else { dims.to_vec() };
-        let found = aliases(family, path).into_iter().find(|name| self.checkpoint.shape(name).is_some());
-        let Some(name) = found else {
-            let full = hf_name(family, path);
-            if path.starts_with("head.") {
-                self.initialised.push(full)
-            } else {
-                self.missing.push(full)
-            }
-            return Ok(None);
-        };
-        self.used.insert(name.clone());
-        let shape = self.checkpoint.shape(&name).unwrap_or_default().to_vec();
-        if shape != stored && path.starts_with("head.classifier") {
-            self.initialised.push(format!("{name} (the checkpoint's is for {} classes)", shape.first().unwrap_or(&0)));
-            return Ok(None);
-        }
-        ensure!(shape == stored, "tensor {name} has shape {shape:?}, but config.json makes it {stored:?}");
-        let mut tensor = self.checkpoint.read(&name)?;
-        if is_linear_matrix(path) {
-            tensor = transposed(tensor);
-        }
-        Ok(Some(tensor))
-    }
-}
-
-impl ModuleMapper for Loader<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.0.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.0.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.error.is_some() {
-            return param;
-        }
-        let dims = param.lazy_shape();
-        match self.find(&self.path.text(), dims.as_slice()) {
-            Ok(None) => param,
-            Ok(Some(loaded)) => {
-                let device = param.lazy_device();
-                let value =
-                    Tensor::<D>::from_data(TensorData::new(loaded.values, loaded.shape), &device).require_grad();
-                Param::initialized(param.id, value)
-            }
-            Err(error) => {
-                self.error = Some(error);
-                param
-            }
-        }
-    }
-}
-
-/// `[rows, columns]` to `[columns, rows]`.
-fn transposed(tensor: Loaded) -> Loaded {
-    let &[rows, columns] = tensor.shape.as_slice() else { return tensor };
-    let mut values = Vec::with_capacity(tensor.values.len());
-    for column in 0..columns {
-        values.extend((0..rows).map(|row| tensor.values[row * columns + column]));
-    }
-    Loaded { shape: vec![columns, rows], values }
 }
 
 /// Writes `model.safetensors` as `transformers` names and lays out its tensors. Tensors are read from the device
@@ -335,11 +206,5 @@ mod tests {
         assert_eq!(name(Family::DistilBert, "head.dense.weight"), "pre_classifier.weight");
         assert_eq!(name(Family::Roberta, "head.classifier.weight"), "classifier.out_proj.weight");
         assert!(aliases(Family::Bert, "embeddings.norm.gamma").contains(&"embeddings.LayerNorm.gamma".to_string()));
-    }
-
-    #[test]
-    fn transposition_swaps_rows_and_columns() {
-        let t = transposed(Loaded { shape: vec![2, 3], values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0] });
-        assert_eq!((t.shape, t.values), (vec![3, 2], vec![1.0, 4.0, 2.0, 5.0, 3.0, 6.0]));
     }
 }

@@ -93,6 +93,10 @@ pub struct Shapes {
     /// Upper bound of the different token ids in one optimizer step: what the gradient of the word table holds.
     #[serde(default)]
     pub distinct: Option<usize>,
+    /// Token ids of some rows of the data, the longest first, to make the rows of the probe from; without data there are
+    /// none, and ids are drawn at random.
+    #[serde(default)]
+    pub rows: Vec<Vec<u32>>,
 }
 
 /// How long a probe measures.

@@ -1,5 +1,5 @@
-//! The built-in encoders as something that can be measured: the training step of `train` on rows of random token ids,
-//! as long as those that training will meet.
+//! The built-in encoders as something that can be measured: the training step of `train` on rows of the data, or of
+//! random token ids where there is none, as long as those that training will meet.
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ pub fn measure(spec: &ProbeSpec, selected: &Selected, cap: Option<u64>, say: &mu
     })
 }
 
-/// The rows of a probe: random token ids of the lengths that training will meet.
+/// The rows of a probe, of the lengths that training will meet.
 struct Rows {
     longest: Vec<Encoded>,
     typical: Vec<Encoded>,
@@ -59,16 +59,45 @@ struct Rows {
 
 impl Rows {
     fn new(spec: &ProbeSpec, config: &ModelConfig) -> Result<Self> {
-        let rows = |count: usize, length: usize, seed: u64| {
-            synthetic::rows(count, length, config.vocab_size, config.num_labels(), seed).map(|(rows, _)| rows)
+        let shapes = &spec.shapes;
+        let micro = spec.knobs.micro_batch;
+        let (longest, typical) = match shapes.rows.first() {
+            Some(_) => (longest_of(&shapes.rows, micro, shapes.longest), cut_from(&shapes.rows, &shapes.typical)),
+            None => {
+                // One class, whatever the head has: what a row says plays no part, and any vocabulary can say it.
+                let rows = |count: usize, length: usize, seed: u64| {
+                    synthetic::rows(count, length, config.vocab_size, 1, seed).map(|(rows, _)| rows)
+                };
+                let typical: Result<Vec<Encoded>> = (0u64..)
+                    .zip(&shapes.typical)
+                    .map(|(number, &length)| rows(1, length, spec.seed + number).map(|mut row| row.swap_remove(0)))
+                    .collect();
+                (rows(micro, shapes.longest, spec.seed)?, typical?)
+            }
         };
-        let typical: Result<Vec<Encoded>> = (0u64..)
-            .zip(&spec.shapes.typical)
-            .map(|(number, &length)| rows(1, length, spec.seed + number).map(|mut row| row.swap_remove(0)))
-            .collect();
-        let longest = rows(spec.knobs.micro_batch, spec.shapes.longest, spec.seed)?;
-        Ok(Rows { longest, typical: typical?, steps: 0, parts: Vec::new().into_iter() })
+        Ok(Rows { longest, typical, steps: 0, parts: Vec::new().into_iter() })
     }
+}
+
+/// `count` rows of `length` tokens: those of the data that are as long, again and again. A run may meet as many of them
+/// in one micro-batch as it has, and other data more.
+fn longest_of(rows: &[Vec<u32>], count: usize, length: usize) -> Vec<Encoded> {
+    let whole = rows.iter().filter(|ids| ids.len() == length).cycle().map(|ids| row(ids.clone()));
+    let mut longest: Vec<Encoded> = whole.take(count).collect();
+    // Whoever asks for longer rows than it sends any of gets them from what it did send.
+    longest.extend(cut_from(rows, &vec![length; count - longest.len()]));
+    longest
+}
+
+/// Rows of these lengths, from the token ids of the data one after another: a step then has about as many different ones
+/// as a step of a run.
+fn cut_from(rows: &[Vec<u32>], lengths: &[usize]) -> Vec<Encoded> {
+    let mut ids = rows.iter().flatten().copied().cycle();
+    lengths.iter().map(|&length| row(ids.by_ref().take(length).collect())).collect()
+}
+
+fn row(ids: Vec<u32>) -> Encoded {
+    Encoded { type_ids: vec![0; ids.len()], ids, truncated: false }
 }
 
 struct Encoder<'a> {
@@ -193,6 +222,47 @@ fn gcd(a: usize, b: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::presets;
+    use crate::plan::{Knobs, Precision};
+    use crate::probe::protocol::{Effort, ModelSource, Shapes};
+
+    fn spec(num_labels: usize, rows: Vec<Vec<u32>>) -> ProbeSpec {
+        ProbeSpec {
+            model: ModelSource::Preset("none".into()),
+            num_labels,
+            knobs: Knobs::new(Precision::Fp32, 5, 0),
+            effective_batch: 5,
+            shapes: Shapes { longest: 4, typical: vec![2, 3, 4, 1], distinct: None, rows },
+            effort: Effort { warmup: 0, min_timed: 1, max_timed: 1, seconds: 0.0, evaluate: false },
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn rows_of_the_data_are_probed_where_there_are_any() {
+        let config = presets::config("tinybert").unwrap();
+        let ids = |rows: &[Encoded]| rows.iter().map(|row| row.ids.clone()).collect::<Vec<_>>();
+        let rows = vec![vec![1, 2, 3, 4], vec![5, 6, 7, 8], vec![9, 10, 11]];
+        let made = Rows::new(&spec(3, rows), &config).unwrap();
+        let (a, b) = (vec![1, 2, 3, 4], vec![5, 6, 7, 8]);
+        assert_eq!(ids(&made.longest), [a.clone(), b.clone(), a.clone(), b, a]);
+        assert_eq!(ids(&made.typical), [vec![1, 2], vec![3, 4, 5], vec![6, 7, 8, 9], vec![10]]);
+        // Shorter than what is asked for: as long all the same.
+        let made = Rows::new(&spec(3, vec![vec![7, 8]]), &config).unwrap();
+        assert!(made.longest.len() == 5 && made.longest.iter().all(|row| row.ids == [7, 8, 7, 8]));
+        assert!(made.longest.iter().all(|row| row.type_ids.len() == 4));
+    }
+
+    #[test]
+    fn random_rows_carry_any_number_of_classes_on_any_vocabulary() {
+        for (labels, vocab) in [(2_000, 120), (1, 1), (7, 6)] {
+            let config = ModelConfig { vocab_size: vocab, ..presets::config("tinybert").unwrap() };
+            let made = Rows::new(&spec(labels, Vec::new()), &config).unwrap();
+            let all = made.longest.iter().chain(&made.typical);
+            assert_eq!(all.clone().map(|row| row.ids.len()).collect::<Vec<_>>(), [4, 4, 4, 4, 4, 2, 3, 4, 1]);
+            assert!(all.flat_map(|row| &row.ids).all(|&id| (id as usize) < vocab), "{labels} labels, {vocab} words");
+        }
+    }
 
     #[test]
     fn every_part_is_visited_once_and_the_middle_first() {

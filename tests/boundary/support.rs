@@ -27,7 +27,7 @@ pub fn job_at(device: &str, precision: Precision) -> Job {
         num_labels: 2,
         knobs: Knobs::new(precision, 1, 0),
         effective_batch: 1,
-        shapes: Shapes { longest: 8, typical: Vec::new(), distinct: None },
+        shapes: Shapes { longest: 8, typical: Vec::new(), distinct: None, rows: Vec::new() },
         effort: Effort { warmup: 0, min_timed: 1, max_timed: 1, seconds: 1.0, evaluate: false },
         seed: 1,
     };

@@ -1,5 +1,6 @@
 //! What a person sees: the pages, files and texts that the program writes.
 
+mod errors;
 mod estimate;
 mod export;
 mod hostile;
