@@ -75,7 +75,7 @@ enum Command {
     /// Write a commented search space and option file to begin a project with
     Init(init::Arguments),
     /// List the devices that work can be done on
-    Devices,
+    Devices(devices::Arguments),
     /// Print completions for a shell
     Completions(shell::CompletionArguments),
     /// Print the manual page
@@ -108,7 +108,7 @@ fn dispatch(command: Command) -> Result<Exit> {
         Command::Init(arguments) => init::init(&arguments),
         Command::Completions(arguments) => shell::completions(&arguments),
         Command::Man(arguments) => shell::man(&arguments),
-        Command::Devices => devices::devices(),
+        Command::Devices(arguments) => devices::devices(&arguments),
         Command::Worker => worker::run().map(|()| Exit::Answered),
     }
 }

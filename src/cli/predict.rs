@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use super::devices;
 use super::talk::Talk;
 use super::{Exit, number};
 use crate::plan::files::{self, Draft};
@@ -77,10 +78,11 @@ pub fn predict(arguments: &Arguments) -> Result<Exit> {
     };
     let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
     let mut sink = Sink::open(arguments)?;
+    let device = devices::choose(&arguments.device, None)?.description.name;
     let mut executor = LocalProcess::this_program()?.interrupt(interrupted);
     let cap_bytes = arguments.vram.map(|size| size.0);
     let task = Task::Predict(serde_json::to_value(&spec)?);
-    let job = Job { protocol: PROTOCOL, device: arguments.device.clone(), cap_bytes, task };
+    let job = Job { protocol: PROTOCOL, device, cap_bytes, task };
     let mut progress = Progress { talk: Talk::new(arguments.quiet), started: Instant::now(), said: 0 };
     let mut written = Ok(Reader::There);
     let finished = executor.run(&job, Duration::MAX, &mut |message| {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::Exit;
+use super::devices;
 use super::models::{self, Model};
 use super::number;
 use super::options::{DataOptions, RevisionOption, TrainOptions};
@@ -15,13 +16,13 @@ use super::run;
 use super::talk::Talk;
 use super::time;
 use super::workload::{self, Workload};
-use crate::device::select;
 use crate::model::content::Content;
 use crate::model::hub::Need;
 use crate::model::presets;
 use crate::plan::text::shell_word;
 use crate::plan::{ByteSize, bounds, files};
-use crate::probe::protocol::{Attempt, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
+use crate::probe::devices::Chosen;
+use crate::probe::protocol::{Attempt, DeviceDescription, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
 use crate::probe::{Executor, LocalProcess, Workers, interrupt};
 use crate::report::console;
 use crate::report::terminal::{self, Row};
@@ -136,9 +137,15 @@ impl<'a> Study<'a> {
         interrupted: &'static AtomicBool,
         talk: &mut Talk,
     ) -> Result<Self> {
-        let selected = select::select(&arguments.device)?;
-        let space = SearchSpace::load(&arguments.space)?;
-        let cap = cap(arguments, &selected, talk)?;
+        let Chosen { description: device, passed_over } =
+            devices::choose(&arguments.device, arguments.launcher.as_deref())?;
+        passed_over.iter().for_each(|why| talk.line(&format!("note: {why}")));
+        let mut space = SearchSpace::load(&arguments.space)?;
+        let missing = space.keep_precisions(&device.precisions)?;
+        missing.iter().for_each(|precision| {
+            talk.line(&format!("note: {precision} is left out: {} does not compute in it", device.name));
+        });
+        let cap = cap(arguments, &device, talk)?;
         if arguments.data.data.is_some() {
             talk.now("reading and tokenizing the data");
         }
@@ -149,7 +156,7 @@ impl<'a> Study<'a> {
             arguments.effective_batch,
             arguments.seed,
         )?;
-        greet(arguments, &selected, &workload, cap, talk);
+        greet(arguments, &device, &workload, cap, talk);
         space.notes(workload.config.layers).iter().for_each(|note| talk.line(&format!("note: {note}")));
         let problem = Problem {
             effective_batch: arguments.effective_batch,
@@ -159,7 +166,7 @@ impl<'a> Study<'a> {
             smaller: smaller_presets(&workload),
             space,
         };
-        let identity = identity(arguments, &model, &selected.name, &workload, &problem)?;
+        let identity = identity(arguments, &model, &device.name, &workload, &problem)?;
         let folder = arguments.out.clone().unwrap_or_else(|| default_folder(arguments, &model, cap));
         if let Some(data) = &arguments.data.data {
             let taken = [TRIALS, STUDY, BEST].iter().any(|name| files::is_same(data, &folder.join(name)));
@@ -169,7 +176,7 @@ impl<'a> Study<'a> {
         if !journal.trials().is_empty() {
             talk.line(&format!("resuming {}: {} trials are known", folder.display(), journal.trials().len()));
         }
-        Ok(Study { arguments, interrupted, model, workload, device: selected.name, problem, journal })
+        Ok(Study { arguments, interrupted, model, workload, device: device.name, problem, journal })
     }
 
     fn search(&mut self, talk: &mut Talk) -> Result<Verdict> {
@@ -310,8 +317,20 @@ fn next_command(arguments: &Arguments, path: &std::path::Path) -> String {
 }
 
 /// Bytes that the workload may use.
-fn cap(arguments: &Arguments, selected: &select::Selected, talk: &mut Talk) -> Result<u64> {
-    let free = select::free_bytes(selected);
+fn cap(arguments: &Arguments, device: &DeviceDescription, talk: &mut Talk) -> Result<u64> {
+    let free = device.free_bytes;
+    if let (Some(vram), Some(free), Some(total)) = (arguments.vram, free, device.total_bytes) {
+        let name = &device.name;
+        ensure!(vram.0 <= total, "--vram {vram}: {name} has {} in all: give less", ByteSize(total));
+        ensure!(
+            vram.0 <= free,
+            "--vram {vram}: of the {} that {name} has, {} are free: other programs use the rest (nvidia-smi names them). \
+             End them, or give --vram {} or less",
+            ByteSize(total),
+            ByteSize(free),
+            ByteSize(free >> 20 << 20)
+        );
+    }
     match (arguments.vram, free) {
         (Some(vram), free) => {
             if let Some(free) = free.filter(|&free| free < vram.0) {
@@ -328,11 +347,11 @@ fn cap(arguments: &Arguments, selected: &select::Selected, talk: &mut Talk) -> R
             talk.line(&format!("--vram was not given: using 90 % of what is free, {}", ByteSize(cap)));
             Ok(cap)
         }
-        (None, None) => bail!("{} does not say how much memory is free: give --vram, as in --vram 6G", selected.name),
+        (None, None) => bail!("{} does not say how much memory is free: give --vram, as in --vram 6G", device.name),
     }
 }
 
-fn greet(arguments: &Arguments, selected: &select::Selected, workload: &Workload, cap: u64, talk: &mut Talk) {
+fn greet(arguments: &Arguments, device: &DeviceDescription, workload: &Workload, cap: u64, talk: &mut Talk) {
     talk.line(&format!(
         "{}: {} layers, {:.1} million parameters · cap {} · effective batch {} · on {} ({})",
         arguments.model,
@@ -340,8 +359,8 @@ fn greet(arguments: &Arguments, selected: &select::Selected, workload: &Workload
         workload.config.parameters(workload.num_labels) as f64 / 1e6,
         ByteSize(cap),
         arguments.effective_batch,
-        selected.name,
-        select::describe(selected)
+        device.name,
+        devices::in_words(device)
     ));
     match &workload.survey {
         Some(survey) => talk.line(&format!(

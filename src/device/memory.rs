@@ -1,56 +1,113 @@
-//! How many bytes a workload uses on its device, whatever the device.
+//! How many bytes a workload uses on its device, whatever the device, and what holds the cap on them.
 
-use burn::tensor::Device;
+use anyhow::Result;
 
 use super::meter;
+use super::pool::Pool;
 use super::select::Selected;
+use crate::probe::protocol::CapHold;
 
 /// The account of one workload: bytes above what was in use when it was opened.
 #[derive(Debug)]
-pub struct Memory {
-    /// `None` on the CPU, where the process's own allocator counts.
-    pool: Option<Device>,
-    baseline: u64,
+pub enum Memory {
+    /// The CPU: the process's own allocator counts, exactly.
+    Heap,
+    /// A device with pools.
+    Pool(Box<Pool>),
 }
 
 impl Memory {
-    /// Opens the account and, on the CPU, sets the cap.
-    pub fn open(selected: &Selected, cap: Option<u64>) -> Self {
-        if selected.name == "cpu" {
+    /// Opens the account and sets the cap.
+    ///
+    /// # Errors
+    /// If the device does not answer.
+    pub fn open(selected: &Selected, cap: Option<u64>) -> Result<Self> {
+        if selected.is_cpu() {
             meter::arm(cap);
-            return Memory { pool: None, baseline: 0 };
+            return Ok(Memory::Heap);
         }
-        let memory = Memory { pool: Some(selected.device.clone()), baseline: 0 };
-        Memory { baseline: memory.in_use(), ..memory }
-    }
-
-    fn in_use(&self) -> u64 {
-        match &self.pool {
-            None => meter::live(),
-            Some(device) => device.memory_pool_usage().map_or(0, |usage| usage.bytes_in_use),
-        }
+        Ok(Memory::Pool(Box::new(Pool::open(selected, cap)?)))
     }
 
     /// Bytes in use now.
     pub fn live(&self) -> u64 {
-        self.in_use().saturating_sub(self.baseline)
-    }
-
-    /// The highest number of bytes in use so far. A pool reports no peak: what it holds in reserve is the nearest
-    /// upper bound.
-    pub fn peak(&self) -> u64 {
-        match &self.pool {
-            None => meter::peak(),
-            Some(device) => {
-                device.memory_pool_usage().map_or(0, |usage| usage.bytes_reserved.saturating_sub(self.baseline))
-            }
+        match self {
+            Memory::Heap => meter::live(),
+            Memory::Pool(pool) => pool.live(),
         }
     }
 
-    /// Starts a new peak at the present level; without effect on a pool.
+    /// The highest number of bytes held against the cap since the last reset: those in use on the CPU; on a device those
+    /// that its pools reserved, and its context.
+    pub fn peak(&self) -> u64 {
+        match self {
+            Memory::Heap => meter::peak(),
+            Memory::Pool(pool) => pool.reserved_peak(),
+        }
+    }
+
+    /// The highest number of bytes in use that was seen, where that is another figure than [`Memory::peak`].
+    pub fn in_use_peak(&self) -> Option<u64> {
+        match self {
+            Memory::Heap => None,
+            Memory::Pool(pool) => Some(pool.in_use_peak()),
+        }
+    }
+
+    /// Ends the sampling of bytes in use: it costs a little, and what follows is timed.
+    pub fn stop_sampling(&self) {
+        if let Memory::Pool(pool) = self {
+            pool.stop_sampling();
+        }
+    }
+
+    /// Starts a new peak at the present level, pages that nobody uses given back.
     pub fn reset_peak(&self) {
-        if self.pool.is_none() {
-            meter::reset_peak();
+        match self {
+            Memory::Heap => meter::reset_peak(),
+            Memory::Pool(pool) => pool.reset_peak(),
+        }
+    }
+
+    /// Between two steps of a long run: keeps the reserve away from the cap.
+    pub fn tend(&self) {
+        if let Memory::Pool(pool) = self {
+            pool.tend();
+        }
+    }
+
+    /// Whether the cap holds. The CPU's allocator refuses by itself.
+    ///
+    /// # Errors
+    /// If it has been passed; the text is that of a refusal.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Memory::Heap => Ok(()),
+            Memory::Pool(pool) => pool.check(),
+        }
+    }
+
+    /// Who has the memory that a device refused, if it was not the cap.
+    pub fn taken_by_others(&mut self) -> Option<String> {
+        match self {
+            Memory::Heap => None,
+            Memory::Pool(pool) => pool.taken_by_others(),
+        }
+    }
+
+    /// How the cap is held.
+    pub fn hold(&self) -> CapHold {
+        match self {
+            Memory::Heap => CapHold::Allocator,
+            Memory::Pool(pool) => pool.hold(),
+        }
+    }
+
+    /// What the device's runtime takes beside its pools, where it could be told; part of every peak.
+    pub fn context_bytes(&self) -> Option<u64> {
+        match self {
+            Memory::Heap => None,
+            Memory::Pool(pool) => pool.context_bytes(),
         }
     }
 }

@@ -14,9 +14,10 @@ use super::no_answer::NoAnswer;
 use super::role::{self, MARK_VAR};
 use super::tune::{Trials, Tune, Voice};
 use super::workload::Workload;
-use crate::device::{meter, select};
+use crate::device::{describe, meter, select};
 use crate::plan::bounds::{BATCH, BYTES, SEED, within};
 use crate::plan::{ByteSize, Knobs, Outcome, files};
+use crate::probe::devices::Available;
 use crate::probe::interrupt::Caught;
 use crate::probe::protocol::{Attempt, Effort, Job, Measurement, ModelSource, PROTOCOL, ProbeSpec, Shapes, Task};
 use crate::probe::{Executor, LocalProcess};
@@ -60,6 +61,8 @@ struct Search {
     layers: usize,
     problem: Problem,
     device: String,
+    /// Bytes of its memory that nobody used at the start.
+    free: Option<u64>,
     seed: u64,
     started: Instant,
     budget: Option<Duration>,
@@ -80,13 +83,22 @@ impl Search {
         within(tune.seed, 0..=SEED).map_err(|error| anyhow!("{name}: seed({}): {error}", tune.seed))?;
         let cap = tune.cap.with_context(|| format!("{name}: say how much memory training may use: .vram(\"6G\")?"))?;
         within(cap, 1..=BYTES).map_err(|error| anyhow!("{name}: vram_bytes({cap}): {error}"))?;
-        let selected = select::select(&tune.device)?;
+        let named = select::named(&tune.device)?.map(|selected| selected.name);
+        let program = std::env::current_exe().context("the system does not say where this program lies")?;
+        let mut executor = LocalProcess::new(program, tune.arguments.clone())
+            .env(MARK_VAR, role::mark(&tune.workload))
+            .interrupt(interrupted)
+            .until(tune.budget.and_then(|budget| started.checked_add(budget)))
+            .workers(tune.workers);
+        let available = Available { kinds: select::built_in(), cpu: describe::cpu() };
+        let device = available.choose(named.as_deref(), &mut executor).with_context(|| name.clone())?.description;
         ensure!(
-            selected.name != "cpu" || meter::installed(),
+            device.name != select::CPU || meter::installed(),
             "{name}: on the CPU, memory is what this program's allocator counts, and it has none that counts. Add this \
              line to the program, outside of any function:\n\n    {METER_LINE}\n"
         );
-        let space = axes.space(&name)?;
+        let mut space = axes.space(&name)?;
+        space.keep_precisions(&device.precisions)?;
         // A model without checkpointing is one layer that is always kept.
         let layers = axes.layers().max(1);
         let blank = SizeHint::measured(layers, &Knobs::new(space.precision[0], 1, 0), &Measurement::default());
@@ -99,31 +111,26 @@ impl Search {
             space,
         };
         let folder = tune.folder.clone().unwrap_or_else(|| default_folder(&name, cap));
-        let identity = identity(&tune, &selected.name, &problem);
+        let identity = identity(&tune, &device.name, &problem);
         let journal = Journal::open(&folder, &identity, tune.trials == Trials::Forget).context(
             "opening the study (in a program, `.results(folder)` stands for --out, and `.fresh()` for --fresh)",
         )?;
         if tune.trials == Trials::Forget {
             forget(&folder.join(SURVEY))?;
         }
-        let program = std::env::current_exe().context("the system does not say where this program lies")?;
-        let executor = LocalProcess::new(program, tune.arguments)
-            .env(MARK_VAR, role::mark(&tune.workload))
-            .interrupt(interrupted)
-            .until(tune.budget.and_then(|budget| started.checked_add(budget)))
-            .workers(tune.workers);
         let prober = Prober {
             executor,
             model: ModelSource::Program(name.clone()),
-            device: selected.name.clone(),
+            device: device.name.clone(),
             effective_batch: tune.effective_batch,
             seed: tune.seed,
             cap,
             deadline: tune.deadline,
         };
-        let (device, seed, budget, voice) = (selected.name, tune.seed, tune.budget, tune.voice);
+        let (free, device) = (device.free_bytes, device.name);
+        let (seed, budget, voice) = (tune.seed, tune.budget, tune.voice);
         let layers = axes.layers();
-        Ok(Search { name, layers, problem, device, seed, started, budget, interrupted, journal, prober, voice })
+        Ok(Search { name, layers, problem, device, free, seed, started, budget, interrupted, journal, prober, voice })
     }
 
     fn run(mut self) -> Result<Answer> {
@@ -170,8 +177,7 @@ impl Search {
     fn look(&mut self) -> Result<(Knobs, Measurement)> {
         let grid = Grid::new(&self.problem)?;
         // More than the cap, so that it can be told what would be needed; less than would bring the machine to its knees.
-        let free = select::free_bytes(&select::select(&self.device)?);
-        let cap = free.map(|free| self.prober.cap.max(free / 10 * 9));
+        let cap = self.free.map(|free| self.prober.cap.max(free / 10 * 9));
         let mut reason = String::from("there is no configuration to look at");
         for &branch in &grid.branches {
             for &micro in grid.micros.iter().take(FIRST_LOOKS) {

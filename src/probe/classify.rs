@@ -142,6 +142,7 @@ fn reported(evidence: &Evidence, report: &Report) -> Verdict {
             measurement: Some(measured.clone()),
             ..Verdict::new(Outcome::Fit, format!("peak {}", ByteSize(measured.peak_bytes)))
         },
+        Report::Described(_) => Verdict::new(Outcome::Fit, "described"),
         Report::Trained(_) => Verdict::new(Outcome::Fit, "trained to the end"),
         Report::Predicted(_) => Verdict::new(Outcome::Fit, "predicted to the end"),
         Report::OutOfMemory(record) => match oom_text::find(&record.text) {
@@ -151,7 +152,7 @@ fn reported(evidence: &Evidence, report: &Report) -> Verdict {
         Report::NonFinite { what } => Verdict::new(Outcome::Nan, reason::one_line(what)),
         Report::Unsupported { what } => Verdict::new(Outcome::Unsupported, reason::one_line(what)),
         Report::Failed { error } => {
-            refusal(evidence, error).unwrap_or_else(|| Verdict::new(Outcome::Crash, reason::one_line(error)))
+            refusal(evidence, error).unwrap_or_else(|| Verdict::new(Outcome::Crash, reason::gist(error)))
         }
     }
 }

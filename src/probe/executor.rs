@@ -297,7 +297,7 @@ fn this_executable() -> Result<OsString> {
 fn kind(job: &Job) -> Kind {
     let precision = match &job.task {
         Task::Probe(spec) => Some(spec.knobs.precision),
-        Task::Train(_) | Task::Predict(_) => None,
+        Task::Describe | Task::Train(_) | Task::Predict(_) => None,
     };
     (job.device.clone(), precision)
 }

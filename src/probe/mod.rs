@@ -11,6 +11,8 @@
 //! closes (any Unix), and the worker itself leaves when nobody is left to read its output (through `ssh`, too).
 
 pub mod classify;
+pub mod device_text;
+pub mod devices;
 pub mod executor;
 mod guard;
 pub mod interrupt;

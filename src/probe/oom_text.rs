@@ -40,6 +40,12 @@ const TABLE: &[(Place, &str)] = &[
     (Place::Device, "CUDA_ERROR_OUT_OF_MEMORY"),
     (Place::Device, "cudaErrorMemoryAllocation"),
     (Place::Device, "CUBLAS_STATUS_ALLOC_FAILED"),
+    // cubecl-cuda, `DriverError`: status 2 is CUDA_ERROR_OUT_OF_MEMORY, of launches, modules, streams and events.
+    (Place::Host, "cuMemAllocHost failed with status 2"),
+    (Place::Device, "cuLaunchKernel failed with status 2"),
+    (Place::Device, "cuModuleLoadData failed with status 2"),
+    (Place::Device, "cuEventCreate failed with status 2"),
+    (Place::Device, "cuStreamCreate failed with status 2"),
     // cubecl-hip, `DriverError`: status 2 is hipErrorOutOfMemory.
     (Place::Device, "hipMalloc failed with status 2"),
     (Place::Host, "hipHostMalloc failed with status 2"),
@@ -53,6 +59,8 @@ const TABLE: &[(Place, &str)] = &[
     (Place::Device, "Not enough memory left"),
     (Place::Device, "Buffer size {} is greater than the maximum buffer size"),
     (Place::Device, "wgpu error: Out of Memory"),
+    // Our own word for a device that is full of other programs' memory: says nothing about the trial.
+    (Place::Host, "of the device's memory went to other programs"),
     // Rust: the abort of an infallible allocation, and `TryReserveError`. With our allocator's record the record wins.
     (Place::Host, "memory allocation of {} bytes failed"),
     (Place::Host, "memory allocation failed because the memory allocator returned an error"),
@@ -143,6 +151,11 @@ mod tests {
         ),
         ("cudaErrorMemoryAllocation: out of memory", Place::Device, None),
         ("CublasError(CUBLAS_STATUS_ALLOC_FAILED)", Place::Device, None),
+        ("cuMemAllocHost failed with status 2", Place::Host, None),
+        ("The device is poisoned: cuLaunchKernel failed with status 2", Place::Device, None),
+        ("cuModuleLoadData failed with status 2\n", Place::Device, None),
+        ("cuEventCreate failed with status 2", Place::Device, None),
+        ("cuStreamCreate failed with status 2", Place::Device, None),
         ("hipMalloc failed with status 2", Place::Device, None),
         ("hipHostMalloc failed with status 2, at start", Place::Host, None),
         ("HIP: hipErrorOutOfMemory", Place::Device, None),
@@ -157,6 +170,11 @@ mod tests {
         ),
         ("Buffer size 4294967296 is greater than the maximum buffer size (2147483648)", Place::Device, Some(1 << 32)),
         ("wgpu error: Out of Memory\n", Place::Device, None),
+        (
+            "1.00 GiB of the device's memory went to other programs: 2.00 MiB are free where the cap leaves 1.00 GiB",
+            Place::Host,
+            None,
+        ),
         ("memory allocation of 4194304 bytes failed\n", Place::Host, Some(4 << 20)),
         ("memory allocation failed because the memory allocator returned an error", Place::Host, None),
         (

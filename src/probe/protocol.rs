@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Knobs, Outcome, float};
+use crate::plan::{Knobs, Outcome, Precision, float};
 
 pub mod prediction;
 pub mod training;
@@ -56,6 +56,8 @@ pub struct Job {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
+    /// Say what the device is and what it can do.
+    Describe,
     /// Measure one trial.
     Probe(ProbeSpec),
     /// Train to the end. The specification is the training room's own type, passed through as JSON.
@@ -151,17 +153,84 @@ pub enum Report {
         /// The error with its causes.
         error: String,
     },
+    /// What the device is.
+    Described(DeviceDescription),
     /// A training run ended well.
     Trained(training::Summary),
     /// Every row was predicted.
     Predicted(prediction::Summary),
 }
 
+/// What a device says of itself; what it does not say is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceDescription {
+    /// Its name in full: `cuda:0`.
+    pub name: String,
+    /// The maker's name for it.
+    pub title: Option<String>,
+    /// Bytes of memory.
+    pub total_bytes: Option<u64>,
+    /// Bytes that nobody uses.
+    pub free_bytes: Option<u64>,
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// Compute capability, as in `8.6`.
+    pub capability: Option<String>,
+    /// Precisions in which it computed what it should.
+    pub precisions: Vec<Precision>,
+    /// Devices of this kind, itself among them.
+    pub siblings: usize,
+    /// What is worth a word.
+    pub notes: Vec<String>,
+}
+
+/// What holds the cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CapHold {
+    /// The process's own allocator, to the byte.
+    Allocator,
+    /// The card, made as small as the cap by memory that is held back: its driver refuses.
+    Ballast,
+    /// The bytes that the pools reserved are compared with the cap after every pass.
+    Reserve,
+}
+
+impl CapHold {
+    /// The word used in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            CapHold::Allocator => "allocator",
+            CapHold::Ballast => "ballast",
+            CapHold::Reserve => "reserve",
+        }
+    }
+}
+
+impl std::str::FromStr for CapHold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [CapHold::Allocator, CapHold::Ballast, CapHold::Reserve];
+        all.into_iter().find(|hold| hold.name() == text).ok_or_else(|| format!("unknown way to hold a cap '{text}'"))
+    }
+}
+
 /// What a probe measured. Bytes are counted above what the process held before the model was built.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Highest number of bytes in use at any moment.
+    /// Highest number of bytes held against the cap: on the CPU those in use; on a device those that its pools reserved,
+    /// with what the runtime's context takes.
     pub peak_bytes: u64,
+    /// Highest number of bytes in use that was seen, context included, where that differs from those reserved.
+    #[serde(default)]
+    pub in_use_peak_bytes: Option<u64>,
+    /// What the runtime's context takes, where it could be told.
+    #[serde(default)]
+    pub context_bytes: Option<u64>,
+    /// What held the cap.
+    #[serde(default)]
+    pub cap_hold: Option<CapHold>,
     /// Bytes of weights.
     pub weight_bytes: u64,
     /// Bytes of gradients when all are held.

@@ -68,7 +68,12 @@ static ASKED_TO_STOP: AtomicBool = AtomicBool::new(false);
 /// What a caught panic says about the device's memory, if it is that which ran out: in its own words, or in those of the
 /// panics in other threads that led to it.
 pub fn refusal(payload: &(dyn Any + Send)) -> Option<String> {
-    let mut texts: Vec<String> = vec![payload_text(payload)];
+    refusal_in(&payload_text(payload))
+}
+
+/// As [`refusal`], of an error's text.
+pub fn refusal_in(text: &str) -> Option<String> {
+    let mut texts: Vec<String> = vec![text.to_owned()];
     texts.extend(panics().iter().cloned());
     let found = oom_text::find(&texts.join("\n")).filter(|found| found.place == Place::Device)?;
     // It was dealt with: the next panic is judged by its own words.

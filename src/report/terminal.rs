@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use super::sheet::speaking;
 use crate::plan::{ByteSize, Knobs, OptimizerKind, Outcome};
+use crate::probe::protocol::CapHold;
 use crate::study::answer::{Answer, Neighbour};
 use crate::study::row::Derived;
 use crate::study::shortfall::Shortfall;
@@ -119,6 +120,7 @@ pub fn answer(answer: &Answer, cap: Option<u64>, effective_batch: usize, layers:
         Some(cap) => writeln!(out, "  memory   {peak} of {} at the largest samples", ByteSize(cap)),
         None => writeln!(out, "  memory   {peak} at the largest samples; no cap was given"),
     };
+    out += &pooled(answer);
     out += &bar(answer, cap.unwrap_or(score.peak_bytes));
     let _ = writeln!(out, "  next     {}", neighbour(&answer.larger_micro, "larger micro-batch"));
     if layers > 0 {
@@ -128,6 +130,26 @@ pub fn answer(answer: &Answer, cap: Option<u64>, effective_batch: usize, layers:
         let _ = writeln!(out, "  NOT certified: there was no time for the longer probe with an evaluation batch");
     }
     out
+}
+
+/// Where memory is kept in pools: how much of the peak was in use, and what held the cap.
+fn pooled(answer: &Answer) -> String {
+    let (Some(in_use), Some(hold)) = (answer.measurement.in_use_peak_bytes, answer.measurement.cap_hold) else {
+        return String::new();
+    };
+    let context = answer.measurement.context_bytes.map_or_else(
+        || "; the context's own part is not known and not counted".to_string(),
+        |bytes| format!("; the context takes {} of it", ByteSize(bytes)),
+    );
+    let held = match hold {
+        CapHold::Allocator => "by the allocator",
+        CapHold::Ballast => "by the card itself, the rest of which was held back",
+        CapHold::Reserve => "by comparing what is reserved with it after each pass",
+    };
+    format!(
+        "           reserved in pools, of which {} were seen in use{context}\n           the cap was held {held}\n",
+        ByteSize(in_use)
+    )
 }
 
 fn neighbour(neighbour: &Neighbour, what: &str) -> String {

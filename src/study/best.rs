@@ -14,7 +14,7 @@ use super::speed_model::SpeedCoefficients;
 use super::stamp;
 use super::trial::{Purpose, Trial};
 use crate::plan::{Knobs, OptimizerKind, Precision, files};
-use crate::probe::protocol::ModelSource;
+use crate::probe::protocol::{CapHold, ModelSource};
 
 /// The answer of a study. Unknown keys are ignored, so that a newer file can be read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,8 +76,18 @@ impl Config {
 /// Table `[measured]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Highest peak of all probes.
+    /// Highest peak of all probes, as it counts against the cap: bytes in use on the CPU, bytes that the pools reserved
+    /// and the context's on a device.
     pub peak_bytes: u64,
+    /// The highest number of bytes in use that was seen, where memory is kept in pools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_use_peak_bytes: Option<u64>,
+    /// Bytes that the runtime's context takes, part of both peaks, where it could be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_bytes: Option<u64>,
+    /// What held the cap while it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_hold: Option<CapHold>,
     /// Bytes that the workload may use, where capped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_bytes: Option<u64>,
@@ -241,6 +251,9 @@ impl Best {
             },
             measured: Measured {
                 peak_bytes: score.peak_bytes,
+                in_use_peak_bytes: answer.measurement.in_use_peak_bytes,
+                context_bytes: answer.measurement.context_bytes,
+                cap_hold: answer.measurement.cap_hold,
                 cap_bytes: problem.cap_bytes,
                 margin_bytes: problem.cap_bytes.map(|cap| cap.saturating_sub(score.peak_bytes)),
                 samples_per_second: score.samples_per_second,

@@ -56,7 +56,13 @@ impl Journal {
             );
             identity.write(&study)?;
         }
-        let (whole, trials) = recover(&path)?;
+        let Recovered { whole, columns, trials } = recover(&path)?;
+        ensure!(
+            columns.is_empty() || columns.iter().eq(COLUMNS),
+            "{} was written by another version of autofit, with other columns: use another folder (--out), or begin anew \
+             (--fresh)",
+            path.display()
+        );
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let mut file = file.with_context(|| format!("opening {}", path.display()))?;
         let repair = |file: &mut File| -> std::io::Result<()> {
@@ -80,7 +86,7 @@ impl Journal {
     pub fn read(folder: &Path) -> Result<Vec<Trial>> {
         let path = folder.join(TRIALS);
         ensure!(path.exists(), "{} does not exist: no study has run in {}", path.display(), folder.display());
-        Ok(recover(&path)?.1)
+        Ok(recover(&path)?.trials)
     }
 
     /// Where it lies.
@@ -138,19 +144,29 @@ fn line(cells: &[String]) -> String {
     writer.into_inner().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// Reads the journal up to its last whole line: how many bytes that is, and the trials. Rows hold no line breaks, so
+/// What a journal holds.
+#[derive(Default)]
+struct Recovered {
+    /// Bytes up to the end of its last whole line.
+    whole: u64,
+    /// The names of its columns; none where the file is empty.
+    columns: StringRecord,
+    trials: Vec<Trial>,
+}
+
+/// Reads the journal up to its last whole line. Rows hold no line breaks, so
 /// whatever follows the last line break is the torn rest of a write.
-fn recover(path: &Path) -> Result<(u64, Vec<Trial>)> {
+fn recover(path: &Path) -> Result<Recovered> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, Vec::new())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Recovered::default()),
         Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
     };
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     let mut lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n');
     let at = |number: usize| format!("{}:{number}", path.display());
     let damaged = "is damaged: repair the line, or begin anew (--fresh)";
-    let Some(first) = lines.next() else { return Ok((0, Vec::new())) };
+    let Some(first) = lines.next() else { return Ok(Recovered::default()) };
     let header = record(first).with_context(|| format!("{} {damaged}", at(1)))?;
     ensure!(
         header.iter().take(LEADING).eq(COLUMNS[..LEADING].iter().copied()),
@@ -168,7 +184,7 @@ fn recover(path: &Path) -> Result<(u64, Vec<Trial>)> {
         };
         trials.push(read().with_context(|| format!("{} {damaged}", at(index + 2)))?);
     }
-    Ok((whole as u64, trials))
+    Ok(Recovered { whole: whole as u64, columns: header, trials })
 }
 
 /// Reads one line of CSV.
@@ -185,7 +201,7 @@ mod tests {
 
     use super::*;
     use crate::plan::{Knobs, OptimizerKind, Outcome, Precision};
-    use crate::probe::protocol::{Attempt, Measurement, OomRecord};
+    use crate::probe::protocol::{Attempt, CapHold, Measurement, OomRecord};
     use crate::study::trial::Purpose;
 
     fn identity() -> Identity {
@@ -330,7 +346,8 @@ mod tests {
                 peak_bytes: bytes[0], weight_bytes: bytes[1], gradient_bytes: bytes[2], optimizer_bytes: bytes[3],
                 optimizer_seconds: micro.iter().rev().copied().collect(), micro_seconds: micro,
                 loss: floats[0], parameter_sum: floats[1], evaluation_peak_bytes: evaluation, layers: 6,
-                setup_seconds: floats[2],
+                setup_seconds: floats[2], in_use_peak_bytes: evaluation.map(|bytes| bytes / 2),
+                context_bytes: oom.0, cap_hold: oom.1.map(|n| [CapHold::Allocator, CapHold::Ballast, CapHold::Reserve][(n % 3) as usize]),
             };
             let record = OomRecord { requested: oom.0, live: oom.1, cap: oom.2, text: reason.clone() };
             let trial = Trial {

@@ -10,10 +10,10 @@ use super::trial::{Purpose, Trial};
 use crate::plan::bounds::{BATCH, LAYERS, RANK, within};
 use crate::plan::text::csv_cell;
 use crate::plan::{Knobs, OptimizerKind, Outcome, Precision};
-use crate::probe::protocol::{Attempt, Measurement, OomRecord};
+use crate::probe::protocol::{Attempt, CapHold, Measurement, OomRecord};
 
 /// The columns: first what a person wants, then all that a replay needs.
-pub const COLUMNS: [&str; 30] = [
+pub const COLUMNS: [&str; 33] = [
     "trial",
     "precision",
     "micro_batch",
@@ -44,6 +44,9 @@ pub const COLUMNS: [&str; 30] = [
     "oom_cap",
     "oom_text",
     "unix_seconds",
+    "in_use_peak_bytes",
+    "context_bytes",
+    "cap_hold",
 ];
 
 /// Columns that a file must begin with.
@@ -122,6 +125,9 @@ pub fn write(trial: &Trial, derived: &Derived) -> Vec<String> {
         cell(oom.and_then(|oom| oom.cap)),
         oom.map(|oom| words(&oom.text)).unwrap_or_default(),
         unix_seconds.to_string(),
+        cell(measured.and_then(|m| m.in_use_peak_bytes)),
+        cell(measured.and_then(|m| m.context_bytes)),
+        cell(measured.and_then(|m| m.cap_hold).map(CapHold::name)),
     ]
 }
 
@@ -145,6 +151,11 @@ impl Row<'_> {
         text.parse().map(Some).map_err(|error| anyhow!("column '{column}', '{text}': {error}"))
     }
 
+    /// A cell of a column that older files lack.
+    fn newer<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
+        if self.header.iter().any(|name| name == column) { self.maybe(column) } else { Ok(None) }
+    }
+
     fn get<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
         self.maybe(column)?.ok_or_else(|| anyhow!("column '{column}' is blank"))
     }
@@ -165,6 +176,9 @@ impl Row<'_> {
             loss: self.get("loss")?,
             parameter_sum: self.get("parameter_sum")?,
             evaluation_peak_bytes: self.maybe("evaluation_peak_bytes")?,
+            in_use_peak_bytes: self.newer("in_use_peak_bytes")?,
+            context_bytes: self.newer("context_bytes")?,
+            cap_hold: self.newer("cap_hold")?,
             layers: self.get("layers")?,
             setup_seconds: self.get("setup_seconds")?,
         })

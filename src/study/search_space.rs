@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use toml::Table;
 
 use super::suggest;
@@ -91,6 +91,18 @@ impl SearchSpace {
     /// Names of the spaces that come with autofit.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMED.iter().map(|(name, _)| *name)
+    }
+
+    /// Leaves out precisions in which a device does not compute; those that were left out.
+    ///
+    /// # Errors
+    /// If none is left.
+    pub fn keep_precisions(&mut self, computed: &[Precision]) -> Result<Vec<Precision>> {
+        let (kept, missing): (Vec<_>, Vec<_>) =
+            self.precision.iter().partition(|precision| computed.contains(precision));
+        ensure!(!kept.is_empty(), "the device computes in none of the precisions of search space '{}'", self.name);
+        self.precision = kept;
+        Ok(missing)
     }
 
     /// A space by name, or by path when `which` ends in `.toml` or has a slash.

@@ -208,6 +208,7 @@ impl Device {
             evaluation_peak_bytes: request.effort.evaluate.then_some((self.evaluation * self.peak(knobs)) as u64),
             layers: self.problem.size.layers,
             setup_seconds: 2.0,
+            ..Measurement::default()
         };
         let wall_seconds = 2.0 + pass * (3 + timed) as f64;
         Attempt { measurement: Some(measurement), wall_seconds, ..attempt(Outcome::Fit) }

@@ -36,6 +36,8 @@ pub const SNAPSHOTS: &str = "snapshots";
 pub struct Surroundings<'a> {
     /// Highest number of bytes in use so far.
     pub peak: &'a dyn Fn() -> u64,
+    /// Called between two steps: where memory is kept in pools, they are kept away from the cap.
+    pub between_steps: &'a dyn Fn(),
     /// Whether the run has been asked to stop.
     pub stop: &'a dyn Fn() -> bool,
     /// What a panic's payload says about memory, if it is that which ran out.
@@ -153,6 +155,7 @@ impl<'a> Run<'a> {
     fn steps(&mut self) -> Result<Ending> {
         let per_epoch = order::steps_per_epoch(self.train.len(), self.spec.effective_batch, LastStep::Keep);
         while self.state.step < self.state.total_steps {
+            (self.around.between_steps)();
             if (self.around.stop)() {
                 (self.around.tell)(Event::Note("stopping: a snapshot is saved; ask again to leave at once".into()));
                 return Ok(Ending::Stopped);

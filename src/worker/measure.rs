@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::Result;
 use burn::tensor::Device;
 
+use super::refused;
 use super::training::{Evaluation, Timing, Training};
 use crate::device::memory::Memory;
 use crate::device::select::Selected;
@@ -43,31 +44,41 @@ pub fn measure<T: Training>(
     say: &mut dyn FnMut(String),
     build: impl FnOnce(&Device) -> Result<T>,
 ) -> Result<Report> {
-    let memory = Memory::open(selected, question.cap);
-    let inherited = memory.live();
-    say("building the model".into());
-    let device = selected.device.clone().autodiff();
-    let training = build(&device)?;
-    let setup_seconds = question.started.elapsed().as_secs_f64();
-    let weight_bytes = memory.live().saturating_sub(inherited);
-    let out = Measurement { setup_seconds, weight_bytes, layers: question.layers, ..Measurement::default() };
-    Probe { question, training, device, memory, pending: 0, out }.run(say)
+    say("setting up the device".into());
+    let memory = Memory::open(selected, question.cap)?;
+    refused::under(memory, question.cap, |memory| {
+        let inherited = memory.live();
+        say("building the model".into());
+        let device = selected.device.clone().autodiff();
+        let training = build(&device)?;
+        let out = Measurement {
+            setup_seconds: question.started.elapsed().as_secs_f64(),
+            weight_bytes: memory.live().saturating_sub(inherited),
+            layers: question.layers,
+            context_bytes: memory.context_bytes(),
+            cap_hold: question.cap.map(|_| memory.hold()),
+            ..Measurement::default()
+        };
+        Probe { question, training, device, memory, pending: 0, out }.run(say)
+    })
 }
 
-struct Probe<T> {
+struct Probe<'a, T> {
     question: Question,
     training: T,
     device: Device,
-    memory: Memory,
+    memory: &'a Memory,
     /// Micro-batches accumulated since the last update.
     pending: usize,
     out: Measurement,
 }
 
-impl<T: Training> Probe<T> {
+impl<T: Training> Probe<'_, T> {
     fn run(mut self, say: &mut dyn FnMut(String)) -> Result<Report> {
         say("two optimizer steps of the largest samples".into());
         self.worst_case()?;
+        self.out.in_use_peak_bytes = self.memory.in_use_peak();
+        self.memory.stop_sampling();
         say("timing".into());
         match self.training.timing() {
             Timing::Worst => self.time_worst()?,
@@ -153,7 +164,9 @@ impl<T: Training> Probe<T> {
         self.training.accumulate(&batch, share)?;
         self.pending += 1;
         self.wait();
-        Ok(started.elapsed().as_secs_f64())
+        let seconds = started.elapsed().as_secs_f64();
+        self.memory.check()?;
+        Ok(seconds)
     }
 
     /// What follows a timed micro-batch. Without accumulation it is a whole step: gradients that lived on into the
@@ -177,7 +190,9 @@ impl<T: Training> Probe<T> {
         self.out.loss = self.training.update()?;
         self.pending = 0;
         self.wait();
-        Ok(started.elapsed().as_secs_f64())
+        let seconds = started.elapsed().as_secs_f64();
+        self.memory.check()?;
+        Ok(seconds)
     }
 
     /// A failure to wait is not reported here: it shows when results are read back.
@@ -189,7 +204,9 @@ impl<T: Training> Probe<T> {
         self.out.peak_bytes = self.memory.peak();
         self.memory.reset_peak();
         let batch = self.training.worst(self.question.knobs.micro_batch)?;
-        if self.training.evaluate(&batch)? == Evaluation::Done {
+        let evaluated = self.training.evaluate(&batch)?;
+        self.memory.check()?;
+        if evaluated == Evaluation::Done {
             self.out.evaluation_peak_bytes = Some(self.memory.peak());
         }
         Ok(())

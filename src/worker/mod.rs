@@ -2,18 +2,20 @@
 //!
 //! * [`training`]: what can be measured; [`measure`]: the one order of measuring it.
 //! * [`encoder`]: the built-in encoders as that.
+//! * [`refused`]: what it means that a device refuses memory.
 
 pub mod encoder;
 pub mod measure;
+pub mod refused;
 pub mod training;
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::device::memory::Memory;
-use crate::device::{meter, select};
+use crate::device::{describe, meter, runtime, select};
 use crate::plan::Knobs;
 use crate::probe::protocol::{Job, Message, ProbeSpec, Report, Task};
 use crate::probe::{serve, serve::oom_fd};
@@ -40,6 +42,7 @@ pub fn run() -> Result<()> {
 pub fn run_with(mut answer: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Result<Report>) -> Result<()> {
     meter::report_to(oom_fd());
     meter::tune();
+    runtime::configure();
     let mut first = None;
     serve(|job, send| {
         if first.is_none() {
@@ -48,7 +51,12 @@ pub fn run_with(mut answer: impl FnMut(&Job, &mut dyn FnMut(Message)) -> Result<
         let now = meter::in_use();
         meter::inherit(now.saturating_sub(*first.get_or_insert(now)));
         PANICKED.store(false, SeqCst);
-        let report = answer(job, send);
+        let report = match &job.task {
+            Task::Describe => {
+                select::select(&job.device).and_then(|device| describe::describe(&device)).map(Report::Described)
+            }
+            _ => answer(job, send),
+        };
         meter::disarm();
         match report {
             Ok(Report::Measured(_)) if PANICKED.load(SeqCst) => Report::Failed {
@@ -80,6 +88,7 @@ fn make_room_for_panics() {
 
 fn answer(job: &Job, send: &mut dyn FnMut(Message)) -> Result<Report> {
     match &job.task {
+        Task::Describe => bail!("a device is described before it comes to this"),
         Task::Probe(spec) => probe(job, spec, send),
         Task::Train(spec) => {
             let spec = serde_json::from_value(spec.clone()).context("reading the training specification")?;
@@ -103,7 +112,7 @@ fn probe(job: &Job, spec: &ProbeSpec, send: &mut dyn FnMut(Message)) -> Result<R
 /// What these knobs ask for and can't be had on a device; `None` if all can.
 pub fn unsupported(selected: &select::Selected, knobs: &Knobs) -> Option<Report> {
     let precision = knobs.precision;
-    (!select::precisions(selected).contains(&precision))
+    (!select::claims(selected, precision))
         .then(|| Report::Unsupported { what: format!("{} does not compute in {precision}", selected.name) })
 }
 
@@ -114,23 +123,28 @@ fn train(job: &Job, spec: &TrainSpec, send: &mut dyn FnMut(Message)) -> Result<R
     }
     let mut tell = |event: Event| send(Message::Event(event));
     let prepared = trainer::prepare(spec, &mut tell)?;
-    let memory = Memory::open(&selected, job.cap_bytes);
+    let memory = Memory::open(&selected, job.cap_bytes)?;
     let device = selected.device.clone().autodiff();
     let stop = serve::asked_to_stop().context("can't catch SIGTERM")?;
-    let around = Surroundings {
-        peak: &|| memory.peak(),
-        stop: &|| stop.load(SeqCst),
-        refusal: &serve::refusal,
-        tell: &mut tell,
-    };
-    trainer::train(spec, prepared, device, around).map(Report::Trained)
+    refused::under(memory, job.cap_bytes, |memory| {
+        let around = Surroundings {
+            peak: &|| memory.peak(),
+            between_steps: &|| memory.tend(),
+            stop: &|| stop.load(SeqCst),
+            refusal: &serve::refusal,
+            tell: &mut tell,
+        };
+        trainer::train(spec, prepared, device, around).map(Report::Trained)
+    })
 }
 
 fn predict(job: &Job, spec: &PredictSpec, send: &mut dyn FnMut(Message)) -> Result<Report> {
     let selected = select::select(&job.device)?;
     let prepared = predict::prepare(spec)?;
-    let memory = Memory::open(&selected, job.cap_bytes);
+    let memory = Memory::open(&selected, job.cap_bytes)?;
     let device = selected.device.clone().autodiff();
     let mut tell = |lines: Lines| send(Message::Lines(lines));
-    predict::predict(spec, prepared, &device, &|| memory.peak(), &mut tell).map(Report::Predicted)
+    refused::under(memory, job.cap_bytes, |memory| {
+        predict::predict(spec, prepared, &device, &|| memory.peak(), &mut tell).map(Report::Predicted)
+    })
 }

@@ -74,7 +74,7 @@ fn check(value: &Value, schema: &Value) -> Result<(), String> {
 fn whole() -> Value {
     let text = BEST
         .replace("optimizer = \"adamw\"", "optimizer = \"adamw\"\nfrozen_layers = 2\nlora_rank = 8")
-        .replace("certified = true", "certified = true\nevaluation_peak_bytes = 5")
+        .replace("certified = true", "certified = true\nevaluation_peak_bytes = 5\nin_use_peak_bytes = 4\ncontext_bytes = 3\ncap_hold = \"ballast\"")
         .replace("outcome = \"oom\"", "outcome = \"oom\"\nsamples_per_second = 1.0")
         .replace("num_labels = 2", "num_labels = 2\nrepository = \"a/b\"\nrevision = \"0\"");
     let mut best: Best = toml::from_str(&text).expect("an answer");

@@ -12,10 +12,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use progress::{Progress, in_words};
 
+use super::devices;
 use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::talk::Talk;
 use super::{Exit, number};
 use crate::plan::ByteSize;
+use crate::probe::protocol::DeviceDescription;
 use crate::probe::{LocalProcess, interrupt};
 use crate::report::console;
 use crate::study::best::Best;
@@ -115,10 +117,12 @@ pub fn train(request: &Request) -> Result<Exit> {
     let spec = spec::spec(request)?;
     let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
     let mut executor = LocalProcess::this_program()?.interrupt(interrupted).grace(GRACE);
-    let device = request.device.clone().unwrap_or_else(|| request.best.study.device.clone());
-    let cap_bytes = request.best.measured.cap_bytes;
-    let mut progress = Progress::new(Talk::new(request.quiet), spec.output.clone());
-    match supervise::supervise(&mut executor, &device, cap_bytes, &spec, &mut progress)? {
+    let device = request.device.as_deref().unwrap_or(&request.best.study.device);
+    let device = devices::choose(device, None)?.description;
+    let mut talk = Talk::new(request.quiet);
+    let cap_bytes = cap(&request.best, &device, &mut talk);
+    let mut progress = Progress::new(talk, spec.output.clone());
+    match supervise::supervise(&mut executor, &device.name, cap_bytes, &spec, &mut progress)? {
         Some(summary) if summary.ending != Ending::Stopped => {
             drop(progress);
             console::say(&conclusion(&summary, &spec, cap_bytes))?;
@@ -132,6 +136,23 @@ pub fn train(request: &Request) -> Result<Exit> {
             Ok(Exit::Interrupted)
         }
     }
+}
+
+/// Bytes that the run may use: those that were proven, or what is left of them where other programs came since.
+fn cap(best: &Best, device: &DeviceDescription, talk: &mut Talk) -> Option<u64> {
+    let proven = best.measured.cap_bytes?;
+    // On the CPU what counts as free is a guess, and the machine may swap.
+    let (Some(free), Some(_)) = (device.free_bytes, device.total_bytes) else { return Some(proven) };
+    if free < best.measured.peak_bytes {
+        talk.line(&format!(
+            "note: {} were needed in the probe, and {} are free on {} now: other programs use the rest. If memory runs \
+             short, the run goes on with smaller micro-batches",
+            ByteSize(best.measured.peak_bytes),
+            ByteSize(free),
+            device.name
+        ));
+    }
+    Some(proven.min(free))
 }
 
 fn conclusion(summary: &Summary, spec: &TrainSpec, cap: Option<u64>) -> String {

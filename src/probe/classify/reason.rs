@@ -1,6 +1,7 @@
 //! Reasons in one line, for a person.
 
 use crate::plan::{ByteSize, Outcome};
+use crate::probe::device_text;
 use crate::probe::protocol::OomRecord;
 
 /// Longest text of another program that goes into a reason, in characters.
@@ -22,6 +23,21 @@ pub(super) fn one_line(text: &str) -> String {
     match line.char_indices().nth(MAX_QUOTE) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+/// An error's text for a person: what its words mean where they are a driver's, else its first line and its root cause.
+/// Runtimes tell the whole chain, of which only the two ends matter, and the end is what a cut would lose.
+pub(super) fn gist(text: &str) -> String {
+    if let Some(meaning) = device_text::meaning(text) {
+        return meaning.to_string();
+    }
+    let Some((head, causes)) = text.split_once("Caused by:") else { return one_line(text) };
+    let root = causes.rsplit("Caused by:").next().unwrap_or_default();
+    let root = root.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    match (one_line(head), one_line(root)) {
+        (head, root) if root.is_empty() => head,
+        (head, root) => format!("{}: {root}", head.trim_end_matches(':')),
     }
 }
 
@@ -88,6 +104,14 @@ mod tests {
         assert_eq!(last_words(stderr).as_deref(), Some("Error: no such file"));
         assert_eq!(last_words(" \n\n"), None);
         assert_eq!(last_words("note: only this").as_deref(), Some("note: only this"));
+    }
+
+    #[test]
+    fn of_a_chain_of_causes_both_ends_are_told() {
+        let text = "reading the loss: An error happened\nCaused by:\n  Several at once\nCaused by:\n  compiling 'x': no such function\nNo backtrace available";
+        assert_eq!(gist(text), "reading the loss: An error happened: compiling 'x': no such function");
+        assert_eq!(gist("plain\nwords"), "plain words");
+        assert!(gist("DriverError(CUDA_ERROR_LAUNCH_FAILED)").starts_with("a kernel failed on the card"));
     }
 
     #[test]

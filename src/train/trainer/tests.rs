@@ -17,7 +17,13 @@ fn train_until(spec: &TrainSpec, steps: usize, change: impl FnOnce(&mut Run)) ->
     let events = std::cell::RefCell::new(Vec::new());
     let done = || events.borrow().iter().filter(|event| matches!(event, Event::Step { .. })).count();
     let mut tell = |event| events.borrow_mut().push(event);
-    let around = Surroundings { peak: &|| 0, stop: &|| done() >= steps, refusal: &serve::refusal, tell: &mut tell };
+    let around = Surroundings {
+        peak: &|| 0,
+        between_steps: &|| (),
+        stop: &|| done() >= steps,
+        refusal: &serve::refusal,
+        tell: &mut tell,
+    };
     let whole = || -> Result<Summary> {
         let prepared = prepare(spec, &mut |_| ())?;
         let snapshots = Snapshots::new(spec.output.join(SNAPSHOTS), spec.saving.keep);
@@ -43,7 +49,8 @@ fn losses(tokens: usize) -> Result<(Vec<f64>, Vec<usize>)> {
         }
         _ => {}
     };
-    let around = Surroundings { peak: &|| 0, stop: &|| false, refusal: &serve::refusal, tell: &mut tell };
+    let around =
+        Surroundings { peak: &|| 0, between_steps: &|| (), stop: &|| false, refusal: &serve::refusal, tell: &mut tell };
     let snapshots = Snapshots::new(folder.path().join("snapshots"), 1);
     let mut run = Run::start(&spec, prepared, Device::flex().autodiff(), snapshots, around)?;
     run.learner.settings.engine = Engine::Refusing(tokens);
