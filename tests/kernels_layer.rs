@@ -250,7 +250,9 @@ fn check(case: &Case, stride: usize) {
     let (y, dx, mut gradients) = case.both(&p, Storage::F32);
     let mut p64: Vec<Vec<f64>> = p.iter().map(|v| widened(v)).collect();
     let mut x64 = widened(&case.input());
-    for (ours, plain) in y.iter().zip(forward64(case, &p64, &x64)) {
+    let plain = forward64(case, &p64, &x64);
+    assert_eq!(y.len(), plain.len());
+    for (ours, plain) in y.iter().zip(plain) {
         assert!((f64::from(*ours) - plain).abs() < 2e-5, "output {ours} instead of {plain}");
     }
     let step = 1e-5;

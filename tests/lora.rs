@@ -130,7 +130,7 @@ fn kaimings_bounds_and_alpha_are_pefts() {
     let adapter = model.layers[1].value_adapter.as_ref().expect("an adapter");
     let values: Vec<f32> = adapter.down.weight.val().into_data().iter::<f32>().collect();
     let bound = 1.0 / 24f32.sqrt();
-    let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let largest = values.iter().map(|v| v.abs()).max_by(f32::total_cmp).expect("values");
     assert!(largest <= bound && largest > 0.9 * bound, "{largest} and {bound}");
     assert!(adapter.up.weight.val().into_data().iter::<f32>().all(|v| v == 0.0));
     assert_eq!((adapter.rank(), adapter.scale()), (8, LORA_ALPHA / 8.0));
@@ -161,11 +161,15 @@ fn a_saved_model_is_plain_and_gives_the_same_logits() {
         let fused =
             |model: &Classifier| values(model.valid().forward(&own.inputs, &config, Pass::evaluation(Precision::Fp32)));
         let taped = |model: &Classifier| values(model.forward(&own.inputs, &config, Pass::evaluation(Precision::Fp32)));
-        let worst = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0f32, |m, (x, y)| m.max((x - y).abs()));
+        let worst = |a: &[f32], b: &[f32]| {
+            assert_eq!(a.len(), b.len());
+            a.iter().zip(b).map(|(x, y)| (x - y).abs()).max_by(f32::total_cmp).expect("values")
+        };
         let expected = fused(&merged);
         assert!(worst(&fused(&model), &expected) < 1e-5, "{family}: {}", worst(&fused(&model), &expected));
         assert!(worst(&taped(&model), &expected) < 1e-4, "{family}: {}", worst(&taped(&model), &expected));
-        assert!(worst(&fused(&plain), &expected) > 1e-3, "{family}: the adapters did nothing");
+        let moved = worst(&fused(&plain), &expected);
+        assert!(moved > 1e-3 && moved.is_finite(), "{family}: the adapters did nothing");
     }
 }
 
@@ -281,7 +285,9 @@ fn probes_with_adapters_trains_them_and_saves_a_plain_model() {
     let frozen = run(&["--output", "frozen", "--freeze-layers", "2"]);
     assert_eq!(frozen.status.code(), Some(0), "{}", text(&frozen.stderr));
     let frozen = loaded(&folder.path().join("frozen")).0;
-    for (name, values) in frozen.iter().filter(|(name, _)| name.contains("self.query.weight")) {
+    let queries: Vec<_> = frozen.iter().filter(|(name, _)| name.contains("self.query.weight")).collect();
+    assert_eq!(queries.len(), 3);
+    for (name, values) in queries {
         assert_eq!(values != &before[name], name.contains("layer.2."), "{name}");
     }
     for (value, code, word) in [("4", 1, "the model has 3 layers"), ("some", 2, "embeddings")] {

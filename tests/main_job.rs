@@ -61,7 +61,7 @@ fn probes_then_trains_and_saves_a_model() {
         ] {
             keys.iter().for_each(|key| assert!(best[table].get(key).is_some(), "{table}.{key}"));
         }
-        assert!(best["measured"]["peak_bytes"].as_integer() <= Some(64 << 20));
+        assert!(best["measured"]["peak_bytes"].as_integer().is_some_and(|peak| (1..=64 << 20).contains(&peak)));
         let run = |output: &str| {
             autofit(
                 folder.path(),
@@ -107,8 +107,8 @@ fn probes_then_trains_and_saves_a_model() {
 #[test]
 fn the_answer_fits_and_its_neighbour_does_not() {
     let folder = workplace();
-    // Between the peaks of the smallest and of the largest micro-batch: the boundary lies somewhere inside.
-    let peaks: Vec<u64> = ["1", "16"]
+    // Between the peaks of two micro-batches that are all there is: whichever is faster, only one of them fits.
+    let peaks: Vec<u64> = ["8", "16"]
         .iter()
         .map(|micro| {
             let space = format!("precision = [\"fp32\"]\nmicro_batch = [{micro}]\ncheckpoint_layers = \"none\"\n");
@@ -119,7 +119,8 @@ fn the_answer_fits_and_its_neighbour_does_not() {
         })
         .collect();
     let cap = format!("{}B", (peaks[0] + peaks[1]) / 2);
-    let space = "precision = [\"fp32\"]\nmicro_batch = \"auto\"\ncheckpoint_layers = \"none\"\n";
+    assert!(peaks[0] < peaks[1], "{peaks:?}");
+    let space = "precision = [\"fp32\"]\nmicro_batch = [8, 16]\ncheckpoint_layers = \"none\"\n";
     std::fs::write(folder.path().join("micro.toml"), space).expect("written");
     let output = probe(folder.path(), "tiny-bert", &cap, &["--space", "./micro.toml", "--fresh"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -128,8 +129,17 @@ fn the_answer_fits_and_its_neighbour_does_not() {
                   samples_per_second,wall_seconds,reason";
     assert!(trials.starts_with(header), "{trials}");
     let best = best(folder.path());
-    let neighbour = &best["neighbour"];
-    assert!(["oom", "fit"].contains(&neighbour["outcome"].as_str().expect("a word")), "{neighbour}");
+    let (config, neighbour) = (&best["config"], &best["neighbour"]);
+    let number = |value: &toml::Value| value.as_integer().expect("a number");
+    assert_eq!((number(&config["micro_batch"]), number(&neighbour["micro_batch"])), (8, 16), "{best}");
+    assert_eq!(neighbour["outcome"].as_str(), Some("oom"), "{neighbour}");
+    assert!(number(&best["measured"]["peak_bytes"]) <= number(&best["measured"]["cap_bytes"]), "{best}");
+    // It was tried, and not inferred.
+    let tried = |micro: &str, outcome: &str| {
+        let cells = |row: &str| -> Vec<String> { row.split(',').map(String::from).collect() };
+        trials.lines().map(cells).any(|cells| cells[2] == micro && cells[5] == outcome)
+    };
+    assert!(tried("8", "fit") && tried("16", "oom") && !tried("16", "fit"), "{trials}");
     // Resuming repeats nothing.
     let again = probe(folder.path(), "tiny-bert", &cap, &["--space", "./micro.toml"]);
     assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));

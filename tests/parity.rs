@@ -88,8 +88,9 @@ fn numbers(view: &safetensors::tensor::TensorView<'_>) -> Vec<f64> {
 
 fn assert_close(ours: &[f32], theirs: &[f64], tolerance: f64, what: &str) {
     assert_eq!(ours.len(), theirs.len(), "{what}");
-    let worst = ours.iter().zip(theirs).fold(0f64, |m, (&a, &b)| m.max((f64::from(a) - b).abs()));
-    assert!(worst <= tolerance, "{what} differ by {worst:e}");
+    for (&a, &b) in ours.iter().zip(theirs) {
+        assert!((f64::from(a) - b).abs() <= tolerance, "{what}: {a:e} is not {b:e}");
+    }
 }
 
 fn logits(model: &Classifier, config: &ModelConfig, batch: &MicroBatch) -> Vec<f32> {
@@ -146,8 +147,10 @@ fn three_steps_of_adamw_are_pytorchs() {
             if name.ends_with("key.bias") || name.ends_with("k_lin.bias") {
                 continue;
             }
+            assert_eq!(ours.len(), theirs[name].len(), "{family}: {name}");
             let differences: Vec<f32> = ours.iter().zip(&theirs[name]).map(|(a, b)| (a - b).abs()).collect();
-            let worst = differences.iter().fold(0f32, |m, &d| m.max(d));
+            // NaN is the largest of all.
+            let worst = differences.iter().copied().max_by(f32::total_cmp).expect("values");
             let mean = differences.iter().sum::<f32>() / differences.len() as f32;
             assert!(worst < 1e-4 && mean < 1e-6, "{family}: {name} differs by {worst:e}, {mean:e} on average");
         }

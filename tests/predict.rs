@@ -87,14 +87,15 @@ fn assert_probabilities(config: &ModelConfig, expected: &[Vec<f32>], written: &[
     assert_eq!(rows.len(), expected.len());
     for (number, (row, logits)) in rows.iter().zip(expected).enumerate() {
         assert_eq!(row[0], (number + 1).to_string());
-        let largest = logits.iter().fold(f32::MIN, |m, &v| m.max(v));
+        let largest = logits.iter().copied().max_by(f32::total_cmp).expect("logits");
         let powers: Vec<f32> = logits.iter().map(|v| (v - largest).exp()).collect();
         let total: f32 = powers.iter().sum();
         let probabilities: Vec<f32> = row[3..].iter().map(|p| p.parse().expect("a number")).collect();
+        assert_eq!(probabilities.len(), powers.len());
         for (p, power) in probabilities.iter().zip(&powers) {
             assert!((p - power / total).abs() < 1e-5, "row {}: {p} is not {}", number + 1, power / total);
         }
-        let best = probabilities.iter().fold(0f32, |m, &p| m.max(p));
+        let best = probabilities.iter().copied().max_by(f32::total_cmp).expect("probabilities");
         assert_eq!(row[2].parse::<f32>().expect("a number"), best);
         let label = config.labels.iter().position(|label| *label == row[1]).expect("a label of the model");
         assert_eq!(probabilities[label], best);

@@ -197,13 +197,13 @@ fn out_of_memory_it_goes_on_with_less() {
 #[test]
 fn the_best_model_is_kept_and_a_run_that_no_longer_improves_ends() {
     let place = Place::new("tiny-bert", "fp32");
+    // A run of fewer steps under the same rate then comes to the same weights.
+    let rate = ["--schedule", "constant", "--warmup", "0"];
     let more = ["--steps", "400", "--evaluate-every", "5", "--patience", "4"];
-    let output = place.run("best", &more).output().expect("autofit starts");
+    let output = place.run("best", &[&rate[..], &more].concat()).output().expect("autofit starts");
     succeeded(&output);
     let said = said(&output);
     assert!(said.contains("ended early") && said.contains("kept     the model of step"), "{said}");
-    // The kept model is the one of its step: a run of just that length, under the same schedule, is told apart from it
-    // by its schedule only, so the weights are compared with those of the same run kept at that step.
     let kept: usize =
         said.split("the model of step ").nth(1).and_then(|t| t.split(',').next()?.parse().ok()).expect("a step");
     let metrics = fs::read_to_string(place.path("best/metrics.csv")).expect("metrics");
@@ -214,10 +214,17 @@ fn the_best_model_is_kept_and_a_run_that_no_longer_improves_ends() {
             Some((cells[0].parse().ok()?, cells[8].parse().ok()?))
         })
         .collect();
-    let best = scored.iter().map(|(_, score)| *score).fold(0.0, f64::max);
+    let best = scored.iter().map(|(_, score)| *score).max_by(f64::total_cmp).expect("scores");
     assert_eq!(scored.iter().find(|(_, score)| *score == best).expect("a score").0, kept, "{scored:?}");
     assert_eq!(scored.len(), scored.iter().position(|(step, _)| *step == kept).expect("its place") + 5);
     assert!(!place.path("best/snapshots").exists());
+    // The kept model is the one of its step, and not the last.
+    let (last, _) = scored.last().expect("scores");
+    for (folder, steps, same) in [("short", kept, true), ("long", *last, false)] {
+        let more = ["--steps", &steps.to_string()];
+        succeeded(&place.run(folder, &[&rate[..], &more].concat()).output().expect("autofit starts"));
+        assert_eq!(place.weights(folder) == place.weights("best"), same, "the weights after {steps} steps");
+    }
 }
 
 #[test]

@@ -212,6 +212,7 @@ mod tests {
             prop_assume!(found.iter().any(|label| label != &found[0]));
             let labels = Labels::from_table(&table).expect("two labels");
             let indices = labels.indices(&table).expect("known");
+            prop_assert_eq!(indices.len(), found.len());
             for (index, name) in indices.iter().zip(&found) {
                 prop_assert_eq!(&labels.names()[*index], name);
             }

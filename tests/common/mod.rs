@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 
 use autofit::model::{Classifier, ModelConfig, weights};
@@ -14,7 +15,9 @@ pub fn asset(name: &str) -> Option<PathBuf> {
     let found =
         std::env::var_os("AUTOFIT_ASSETS").map(|folder| PathBuf::from(folder).join(name)).filter(|p| p.exists());
     if found.is_none() {
-        eprintln!("SKIPPED: {name} is not there; set AUTOFIT_ASSETS to the folder that scripts/fetch-assets filled");
+        let what = format!("{name} is not there; set AUTOFIT_ASSETS to the folder that scripts/fetch-assets filled");
+        // Past the harness, which shows what a test prints only if it fails.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
     }
     found
 }
@@ -113,10 +116,13 @@ fn in_hf_layout<const D: usize>(path: &str, value: Tensor<D>) -> Vec<f32> {
     value.into_data().iter::<f32>().collect()
 }
 
-/// Largest difference of two sets of tensors, relative to the largest value of each tensor. The gradient of a
+/// Largest difference of two sets of tensors, all of finite numbers, relative to the largest value of each tensor. The gradient of a
 /// key's bias is zero by symmetry, hence nothing but rounding: it is held against the largest value of all.
 pub fn worst_relative(a: &BTreeMap<String, Vec<f32>>, b: &BTreeMap<String, Vec<f32>>) -> (f64, String) {
     assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
+    for (name, value) in a.iter().chain(b).flat_map(|(name, values)| values.iter().map(move |value| (name, value))) {
+        assert!(value.is_finite(), "{name} holds {value}");
+    }
     let largest = |values: &[f32]| values.iter().fold(0f64, |m, &v| m.max(f64::from(v.abs())));
     let overall = a.values().chain(b.values()).fold(0f64, |m, values| m.max(largest(values)));
     let mut worst = (0.0, String::new());
@@ -125,10 +131,7 @@ pub fn worst_relative(a: &BTreeMap<String, Vec<f32>>, b: &BTreeMap<String, Vec<f
         assert_eq!(x.len(), y.len(), "{name}");
         let by_symmetry_zero = name.ends_with("key.bias") || name.ends_with("k_lin.bias");
         let scale = if by_symmetry_zero { overall } else { largest(x).max(largest(y)).max(1e-12) };
-        let difference = x.iter().zip(y).fold(0f64, |m, (&p, &q)| {
-            let d = f64::from((p - q).abs());
-            if d.is_nan() { f64::INFINITY } else { m.max(d) }
-        });
+        let difference = x.iter().zip(y).fold(0f64, |m, (&p, &q)| m.max(f64::from((p - q).abs())));
         if difference / scale > worst.0 {
             worst = (difference / scale, name.clone());
         }
@@ -138,6 +141,10 @@ pub fn worst_relative(a: &BTreeMap<String, Vec<f32>>, b: &BTreeMap<String, Vec<f
 
 /// Norm of the difference of two sets of tensors, relative to the norm of the first.
 pub fn relative_norm(a: &BTreeMap<String, Vec<f32>>, b: &BTreeMap<String, Vec<f32>>) -> f64 {
+    let sizes = |tensors: &BTreeMap<String, Vec<f32>>| -> Vec<(String, usize)> {
+        tensors.iter().map(|(name, values)| (name.clone(), values.len())).collect()
+    };
+    assert_eq!(sizes(a), sizes(b));
     let square = |x: f32| f64::from(x) * f64::from(x);
     let pairs = || a.iter().flat_map(|(name, x)| x.iter().zip(&b[name]));
     (pairs().map(|(&x, &y)| square(x - y)).sum::<f64>() / pairs().map(|(&x, _)| square(x)).sum::<f64>()).sqrt()

@@ -1,21 +1,30 @@
 //! Models of a user's own, from outside: this program is a user's program, its driver and its own worker in turn, hence
 //! without the usual harness, which would print on the worker's standard output. Started again with [`ROLE`] set it is
-//! `examples/own_model.rs`, or one of the programs in [`ledger`].
-#![cfg(target_os = "linux")]
+//! `examples/own_model.rs`, or one of the programs in `ledger`.
 
+#[cfg(target_os = "linux")]
 #[path = "../../examples/own_model.rs"]
 #[allow(dead_code)]
 mod example;
+#[cfg(target_os = "linux")]
 mod ledger;
+#[cfg(target_os = "linux")]
 mod studies;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
-
 /// Environment variable that says which program this is.
+#[cfg(target_os = "linux")]
 pub const ROLE: &str = "AUTOFIT_TEST_ROLE";
 
-fn main() -> ExitCode {
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    eprintln!("SKIPPED: a program of one's own is tested on Linux alone");
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::process::ExitCode;
+
     if let Ok(role) = std::env::var(ROLE) {
         return match if role == "example" { example::main() } else { ledger::program(&role) } {
             Ok(()) => ExitCode::SUCCESS,

@@ -48,12 +48,17 @@ fn answer(hostile: &str) -> String {
     toml::to_string(&value).expect("TOML")
 }
 
+/// Says so past the harness, which shows what a test prints only if it fails.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
 /// Has Python judge texts: the program finds them in `texts`, and prints JSON. `None`, loudly, where it can't.
 fn python(program: &str, texts: &[String]) -> Option<Vec<String>> {
     let program = format!("import json, sys; texts = json.loads(sys.stdin.buffer.read())\n{program}");
     let child = Command::new("python3").args(["-c", &program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let Ok(mut child) = child else {
-        eprintln!("SKIPPED: there is no python3 to read what was exported");
+        skipped("there is no python3 to read what was exported");
         return None;
     };
     let mut pipe = child.stdin.take().expect("a pipe");
@@ -61,7 +66,7 @@ fn python(program: &str, texts: &[String]) -> Option<Vec<String>> {
     drop(pipe);
     let output = child.wait_with_output().expect("ended");
     if output.status.code() == Some(77) {
-        eprintln!("SKIPPED: python3 lacks what reads these");
+        skipped("python3 lacks what reads these");
         return None;
     }
     assert!(output.status.success(), "{program}: {texts:?}");

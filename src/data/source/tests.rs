@@ -229,6 +229,7 @@ proptest! {
             .map(|(text, label)| format!("{}\n", serde_json::json!({"text": text, "label": label})))
             .collect();
         let table = table("a.jsonl", content).expect("valid");
+        prop_assert_eq!(table.rows.len(), rows.len());
         for (i, (row, (text, label))) in table.rows.iter().zip(&rows).enumerate() {
             prop_assert_eq!(&row.text, text);
             prop_assert_eq!(row.label.clone(), Some(label.to_string()));

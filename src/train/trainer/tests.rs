@@ -66,6 +66,7 @@ fn a_step_that_a_device_refuses_is_done_again_with_less() -> Result<()> {
     assert!(whole.len() == 6 && none.is_empty());
     let (parts, lowered) = losses(40)?;
     assert!(!lowered.is_empty() && lowered.is_sorted_by(|a, b| a > b), "{lowered:?}");
+    assert_eq!(whole.len(), parts.len());
     for (a, b) in whole.iter().zip(&parts) {
         assert!((a - b).abs() < 1e-5, "{whole:?} {parts:?}");
     }
