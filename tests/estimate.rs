@@ -40,6 +40,7 @@ fn estimated(preset: &str, knobs: &Knobs, effective_batch: usize, length: usize)
         intermediate: config.intermediate_size,
         heads: config.heads,
         vocab: config.vocab_size,
+        positions: config.max_positions,
         length,
     };
     estimate::peak(&size, knobs, effective_batch)

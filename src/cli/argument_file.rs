@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Replaces every argument `@path` by the options in that file.
+/// Replaces every argument `@path` by the options in that file. A value that begins with an at sign is written with two
+/// (`@@name`), or behind an equals sign (`--text-column=@name`); inside such a file it is written as it is.
 ///
 /// # Errors
 /// If a file can't be read.
@@ -13,9 +14,13 @@ pub fn expand(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>
     let mut out = Vec::new();
     for argument in arguments {
         match argument.to_str().and_then(|text| text.strip_prefix('@')).filter(|path| !path.is_empty()) {
+            Some(escaped) if escaped.starts_with('@') => out.push(escaped.into()),
             Some(path) => {
                 let text = std::fs::read_to_string(Path::new(path)).with_context(|| {
-                    format!("reading options from {path} (@{path} stands for the options in that file)")
+                    format!(
+                        "reading options from {path} (@{path} stands for the options in that file; a value that begins \
+                         with @ is written @@{path})"
+                    )
                 })?;
                 out.extend(parse(&text).map(OsString::from));
             }
@@ -46,5 +51,8 @@ mod tests {
         let plain = ["autofit", "@", "x@y"].map(OsString::from);
         assert_eq!(expand(plain.clone().into_iter()).expect("nothing to read"), plain);
         assert!(expand(["@/nowhere".into()].into_iter()).is_err());
+        let escaped = ["--text-column", "@@text", "@@@x", "--label-column=@label", "@@"].map(OsString::from);
+        let words = expand(escaped.into_iter()).expect("nothing to read");
+        assert_eq!(words, ["--text-column", "@text", "@@x", "--label-column=@label", "@"]);
     }
 }

@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::options::RevisionOption;
 use super::talk::Talk;
-use super::workload::size_of;
+use super::workload::{DEFAULT_LENGTH, size_of};
 use super::{Exit, models, number};
 use crate::model::hub::Need;
 use crate::model::presets;
@@ -33,9 +33,9 @@ pub struct Arguments {
     /// Memory that training may use, as in 6G, 500M, 1.5GiB (G means GiB)
     #[arg(long, value_name = "SIZE")]
     vram: ByteSize,
-    /// Longest row in tokens
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = number::count::<1, { bounds::TOKENS }>)]
-    max_length: usize,
+    /// Longest row in tokens [default: 128, or what the model takes if that is less]
+    #[arg(long, value_name = "N", value_parser = number::count::<1, { bounds::TOKENS }>)]
+    max_length: Option<usize>,
     /// Samples per optimizer step
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = number::count::<1, { bounds::BATCH }>)]
     effective_batch: usize,
@@ -70,8 +70,8 @@ pub fn estimate(arguments: &Arguments) -> Result<Exit> {
 }
 
 fn candidates(arguments: &Arguments) -> Result<Vec<Candidate>> {
-    let length = arguments.max_length;
     if arguments.model == "all" && !std::path::Path::new("all").is_dir() {
+        let length = arguments.max_length.unwrap_or(DEFAULT_LENGTH);
         let known = presets::names().filter_map(|name| Some((name, presets::config(name)?)));
         let fitting: Vec<Candidate> = known
             .filter(|(_, config)| (1..=config.max_length()).contains(&length))
@@ -85,6 +85,7 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Candidate>> {
     let model = models::find(&arguments.model, arguments.revision.revision.as_deref(), Need::Config, &mut talk)?;
     drop(talk);
     let config = ModelFiles::open(&model.source)?.config;
+    let length = arguments.max_length.unwrap_or(DEFAULT_LENGTH.min(config.max_length()));
     ensure!(
         (1..=config.max_length()).contains(&length),
         "--max-length {length}: the model takes rows of 1 to {} tokens",

@@ -58,13 +58,13 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE")]
     vram: Option<ByteSize>,
     #[command(flatten)]
-    data: DataOptions,
+    pub(super) data: DataOptions,
     /// Longest row in tokens; longer ones are truncated [default: 128, or what the model takes if that is less]
     #[arg(long, value_name = "N", value_parser = number::count::<1, { bounds::TOKENS }>)]
     max_length: Option<usize>,
     /// Samples per optimizer step: the search never changes it
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = number::count::<1, { bounds::BATCH }>)]
-    effective_batch: usize,
+    pub(super) effective_batch: usize,
     /// Search space: a name or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "default")]
     space: String,
@@ -73,7 +73,7 @@ pub struct Arguments {
     device: String,
     /// Seed of weights, token ids, the order of rows and dropout
     #[arg(long, value_name = "N", default_value_t = 42, value_parser = number::seed)]
-    seed: u64,
+    pub(super) seed: u64,
     /// Folder of the study [default: results/ + model, data and memory]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -96,13 +96,14 @@ pub struct Arguments {
     #[arg(long)]
     then_run: bool,
     #[command(flatten)]
-    train: TrainOptions,
+    pub(super) train: TrainOptions,
     /// Say nothing on standard error but errors
     #[arg(long, short)]
-    quiet: bool,
-    /// Print best.toml's content as JSON on standard output
+    pub(super) quiet: bool,
+    /// Print best.toml's content as JSON on standard output, and nothing else there; where nothing fits, an object
+    /// nothing_fits that says what is missing
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Searches, prints the answer and writes `best.toml`.
@@ -115,6 +116,9 @@ pub fn probe(arguments: &Arguments) -> Result<Exit> {
     let model = models::find(&arguments.model, arguments.revision.revision.as_deref(), Need::Weights, &mut talk)?;
     let interrupted = interrupt::install().context("can't catch Ctrl-C")?;
     let mut study = Study::prepare(arguments, model, interrupted, &mut talk)?;
+    if arguments.then_run {
+        study.rehearse(&mut talk)?;
+    }
     let verdict = study.search(&mut talk)?;
     study.conclude(&verdict, talk)
 }
@@ -179,6 +183,15 @@ impl<'a> Study<'a> {
         Ok(Study { arguments, interrupted, model, workload, device: device.name, problem, journal })
     }
 
+    /// What can be known of the run before the search is known before it: nobody should wait for hours to be told that
+    /// a folder is not empty.
+    fn rehearse(&self, talk: &mut Talk) -> Result<()> {
+        talk.now("checking what is to be trained then");
+        let Workload { source, max_length, .. } = &self.workload;
+        let best = self.journal.folder().join(BEST);
+        run::rehearse(self.arguments, source, *max_length, &best).context("--then-run")
+    }
+
     fn search(&mut self, talk: &mut Talk) -> Result<Verdict> {
         let started = Instant::now();
         let budget = self.arguments.budget;
@@ -233,12 +246,19 @@ impl<'a> Study<'a> {
             Verdict::Found(_) => match (self.arguments.then_run, written) {
                 (true, Some((best, path))) => {
                     drop(talk);
-                    run::train(&run::Request::after_probe(&self.arguments.train, &self.arguments.data, best, path))
+                    run::train(&run::Request::after_probe(self.arguments, best, path))
                 }
                 _ => Ok(Exit::Answered),
             },
             Verdict::NothingFits(shortfall) => {
-                console::say(&terminal::shortfall(shortfall, effective, layers))?;
+                let words = terminal::shortfall(shortfall, effective, layers);
+                if self.arguments.json {
+                    let json = serde_json::json!({ "nothing_fits": shortfall });
+                    console::data(&format!("{json:#}\n"))?;
+                    talk.line(words.trim_end());
+                } else {
+                    console::say(&words)?;
+                }
                 Ok(Exit::NothingFits)
             }
             Verdict::Failed { reason } => bail!("{reason}"),

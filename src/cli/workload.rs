@@ -42,7 +42,7 @@ pub struct Workload {
 }
 
 /// Where rows are truncated if nothing else is asked for.
-const DEFAULT_LENGTH: usize = 128;
+pub const DEFAULT_LENGTH: usize = 128;
 
 /// Outputs of the head where there is no data to count classes in.
 const DEFAULT_LABELS: usize = 2;
@@ -140,6 +140,7 @@ pub fn size_of(config: &ModelConfig, num_labels: usize, length: usize) -> SizeHi
         intermediate: config.intermediate_size,
         heads: config.heads,
         vocab: config.vocab_size,
+        positions: config.max_positions,
         length,
     }
 }

@@ -23,9 +23,6 @@ const WORD: f64 = 4.0;
 /// Tokens that the kernels take through the feed-forward block at a time.
 const BLOCK: f64 = 1024.0;
 
-/// Rows of the position table; the table itself is among the parameters, only its gradient is kept by rows.
-const POSITIONS: f64 = 512.0;
-
 /// What the kernels' workspace holds besides activations, in 32-bit elements.
 #[derive(Clone, Copy, Debug)]
 struct Workspace {
@@ -92,12 +89,12 @@ pub fn peak(size: &SizeHint, knobs: &Knobs, effective_batch: usize) -> f64 {
 }
 
 /// Bytes of the whole gradient. Those of the tables are kept by rows: as many of the word table as a step may have
-/// different ids.
+/// different ids, and of the position table as the longest row has tokens.
 fn gradients(size: &SizeHint, effective_batch: usize) -> f64 {
     let h = size.hidden as f64;
     let words = (size.vocab as f64).min((effective_batch * size.length) as f64);
     let rows = words + size.length as f64;
-    WORD * (size.parameters as f64 - (size.vocab as f64 + POSITIONS) * h + rows * h)
+    WORD * (size.parameters as f64 - (size.vocab + size.positions) as f64 * h + rows * h)
 }
 
 /// Tensors as large as the largest table that an update holds at once, besides gradients and state: measured. AdamW's is
@@ -166,6 +163,7 @@ mod tests {
         intermediate: 3072,
         heads: 12,
         vocab: 30_522,
+        positions: 512,
         length: 128,
     };
 
@@ -181,6 +179,16 @@ mod tests {
             assert!((5..=6).all(|layers| (at(16, layers) / at(16, 4) - 1.0).abs() < 0.02), "{precision}");
             assert!(at(64, 0) < 1.02 * peak(&DISTILBERT, &Knobs::new(precision, 64, 0), 128), "no gradients held");
         }
+    }
+
+    #[test]
+    fn the_gradient_of_positions_grows_with_the_rows_and_not_with_the_table() {
+        let more = 4096 - DISTILBERT.positions;
+        let parameters = DISTILBERT.parameters + (more * DISTILBERT.hidden) as u64;
+        let long = SizeHint { positions: 4096, parameters, ..DISTILBERT };
+        assert_eq!(gradients(&long, 32), gradients(&DISTILBERT, 32));
+        let frozen = Branch { frozen_layers: Some(1), ..Branch::of(&Knobs::new(Precision::Fp32, 1, 0)) };
+        assert_eq!(long.trained_parameters(frozen), DISTILBERT.trained_parameters(frozen));
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl SizeHint {
     ///
     /// `layers` are those that can be recomputed; 1 where none can.
     pub fn measured(layers: usize, knobs: &Knobs, measured: &Measurement) -> SizeHint {
-        let blank = SizeHint { parameters: 1, hidden: 1, layers, intermediate: 0, heads: 0, vocab: 0, length: 1 };
+        let blank =
+            SizeHint { parameters: 1, hidden: 1, layers, intermediate: 0, heads: 0, vocab: 0, positions: 0, length: 1 };
         let branch = Branch::of(knobs);
         let fixed = measured.weight_bytes + measured.gradient_bytes + measured.optimizer_bytes;
         let parameters = (fixed as f64 / blank.static_bytes(branch).total()).round().max(1.0) as u64;
@@ -77,7 +78,7 @@ impl SizeHint {
         }
         match branch.frozen_layers {
             None => all,
-            Some(k) => (all - (self.vocab + 512) as f64 * h - k as f64 * self.layer_parameters()).max(h * h),
+            Some(k) => (all - (self.vocab + self.positions) as f64 * h - k as f64 * self.layer_parameters()).max(h * h),
         }
     }
 

@@ -22,6 +22,8 @@ pub struct SizeHint {
     pub heads: usize,
     /// Rows of the word embedding.
     pub vocab: usize,
+    /// Rows of the position embedding.
+    pub positions: usize,
     /// Tokens of the longest row after truncation.
     pub length: usize,
 }

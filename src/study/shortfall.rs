@@ -1,5 +1,7 @@
 //! When nothing fits: what the smallest configuration needs, and which single change would help.
 
+use serde::Serialize;
+
 use super::evidence::Evidence;
 use super::memory_model::StaticBytes;
 use super::problem::{Branch, Grid, Problem, SizeHint};
@@ -10,7 +12,7 @@ use crate::plan::{Knobs, OptimizerKind, Outcome, Precision};
 const MARGIN: f64 = 0.05;
 
 /// One change that would fit, according to the model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cure {
     /// What to change, as a person would do it.
     pub change: String,
@@ -19,7 +21,7 @@ pub struct Cure {
 }
 
 /// Why nothing fits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shortfall {
     /// The configuration that needs least; it was probed and ran out of memory.
     pub smallest: Knobs,

@@ -21,6 +21,7 @@ pub const DISTILBERT: SizeHint = SizeHint {
     intermediate: 3_072,
     heads: 12,
     vocab: 30_522,
+    positions: 512,
     length: 128,
 };
 

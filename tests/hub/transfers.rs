@@ -220,3 +220,27 @@ fn redirects_without_end_end() {
     assert!(error.contains("redirects without end"), "{error}");
     assert_eq!(world.hub.asked().len(), 11);
 }
+
+#[test]
+fn another_commit_than_the_one_that_was_asked_for_is_refused() {
+    let other = "f".repeat(40);
+    // The listing, or the description of a file, is about something else.
+    for listing in [true, false] {
+        let other = other.clone();
+        let change = move |request: &Request, mut reply: Reply| {
+            if listing == request.path.starts_with("/api/models/") {
+                reply.body = String::from_utf8_lossy(&reply.body).replace(COMMIT, &other).into_bytes();
+                for (name, value) in &mut reply.headers {
+                    if *name == "X-Repo-Commit" {
+                        *value = other.clone();
+                    }
+                }
+            }
+            reply
+        };
+        let world = World::with(Repository::tiny(), change, |_, reply| reply);
+        let error = format!("{:#}", world.fetch_named(&format!("owner/tiny@{COMMIT}"), &[]).expect_err("another one"));
+        assert!(error.contains(&"f".repeat(40)) && error.contains(COMMIT), "{error}");
+        assert!(!world.cache().join("snapshots").join(COMMIT).join(WEIGHTS).exists());
+    }
+}

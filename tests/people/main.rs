@@ -7,6 +7,7 @@ mod hostile;
 mod house;
 mod numbers;
 mod pipes;
+mod programs;
 mod report;
 mod schema;
 mod shell;

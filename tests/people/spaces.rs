@@ -48,6 +48,7 @@ fn every_named_space_fits_every_model() {
                 intermediate: config.intermediate_size,
                 heads: config.heads,
                 vocab: config.vocab_size,
+                positions: config.max_positions,
                 length: 8,
             };
             let problem = Problem {

@@ -11,11 +11,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use progress::{Progress, in_words};
+pub use spec::rehearse;
 
 use super::devices;
 use super::options::{DataOptions, RevisionOption, TrainOptions};
 use super::talk::Talk;
-use super::{Exit, number};
+use super::{Exit, number, probe};
 use crate::plan::ByteSize;
 use crate::probe::protocol::DeviceDescription;
 use crate::probe::{LocalProcess, interrupt};
@@ -79,15 +80,27 @@ pub struct Request {
     device: Option<String>,
     seed: Option<u64>,
     quiet: bool,
+    conclusion: Conclusion,
 }
 
 impl Request {
     /// Training with the answer of a probe that has just ended.
-    pub fn after_probe(train: &TrainOptions, data: &DataOptions, best: Best, config: PathBuf) -> Self {
-        let (train, data) = (train.clone(), data.clone());
+    pub fn after_probe(probe: &probe::Arguments, best: Best, config: PathBuf) -> Self {
+        let (train, data) = (probe.train.clone(), probe.data.clone());
         let (model, revision, freeze_layers, device, seed) = (None, None, None, None, None);
-        Request { best, config, model, revision, data, train, freeze_layers, device, seed, quiet: false }
+        let conclusion = if probe.json { Conclusion::Talk } else { Conclusion::Data };
+        let quiet = probe.quiet;
+        Request { best, config, model, revision, data, train, freeze_layers, device, seed, quiet, conclusion }
     }
+}
+
+/// Where a run's conclusion goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Conclusion {
+    /// To standard output: it is the command's answer.
+    Data,
+    /// To standard error: standard output has its answer already, for a program.
+    Talk,
 }
 
 /// Reads the configuration and trains.
@@ -106,6 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<Exit> {
         device: arguments.device.clone(),
         seed: arguments.seed,
         quiet: arguments.quiet,
+        conclusion: Conclusion::Data,
     })
 }
 
@@ -124,8 +138,14 @@ pub fn train(request: &Request) -> Result<Exit> {
     let mut progress = Progress::new(talk, spec.output.clone());
     match supervise::supervise(&mut executor, &device.name, cap_bytes, &spec, &mut progress)? {
         Some(summary) if summary.ending != Ending::Stopped => {
-            drop(progress);
-            console::say(&conclusion(&summary, &spec, cap_bytes))?;
+            let words = conclusion(&summary, &spec, cap_bytes);
+            match request.conclusion {
+                Conclusion::Data => {
+                    drop(progress);
+                    console::say(&words)?;
+                }
+                Conclusion::Talk => progress.talk.line(words.trim_end()),
+            }
             Ok(Exit::Answered)
         }
         stopped => {

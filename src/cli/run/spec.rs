@@ -7,12 +7,13 @@ use anyhow::{Context, Result, bail, ensure};
 use super::{METRICS, Request, TENSORBOARD};
 use crate::cli::options::TrainOptions;
 use crate::cli::talk::Talk;
-use crate::cli::{models, number};
+use crate::cli::{models, number, probe};
 use crate::data::order::RowOrder;
 use crate::model::hub::{Need, TOKENIZER_FILES};
 use crate::model::source::ModelFiles;
-use crate::plan::{Knobs, bounds, files};
+use crate::plan::{Knobs, Precision, bounds, files};
 use crate::probe::protocol::ModelSource;
+use crate::train::prepare;
 use crate::train::snapshot::Snapshots;
 use crate::train::spec::{DataSpec, Duration, Evaluation, Hyper, Saving, Selection, Start, TrainSpec};
 use crate::train::trainer::SNAPSHOTS;
@@ -42,10 +43,6 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
         None => (None, &[][..]),
     };
     let file = data.data.clone().or(known).context("give --data, the file to train on")?;
-    let output =
-        train.output.clone().unwrap_or_else(|| request.config.parent().unwrap_or(Path::new(".")).join("model"));
-    refuse_full(&output, train)?;
-    refuse_sources(&output, [("--data", Some(&file)), ("--eval-data", train.eval_data.as_ref())])?;
     let text = data.text_column.clone().or(columns.first().cloned()).unwrap_or_else(|| data.text());
     let label = data.label_column.clone().or(columns.last().cloned()).unwrap_or_else(|| data.label());
     let pair = data.text_pair_column.clone().or((columns.len() == 3).then(|| columns[1].clone()));
@@ -53,30 +50,80 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
         Some(layers) => freeze(best.config.knobs(), layers, &model)?,
         None => best.config.knobs(),
     };
-    Ok(TrainSpec {
+    let regression = data.regression.then_some(true);
+    let found = Found {
         model,
-        data: DataSpec {
-            train: file,
-            evaluation: match (&train.eval_data, train.eval_fraction) {
-                (Some(file), _) => Evaluation::File(file.clone()),
-                (None, fraction) => Evaluation::Fraction(fraction.unwrap_or(0.1)),
-            },
-            text,
-            pair,
-            label,
-            regression: data.regression.then_some(true),
-        },
+        data: DataSpec { train: file, evaluation: evaluation(train), text, pair, label, regression },
         knobs,
         effective_batch: best.config.effective_batch,
         max_length: best.config.max_length,
         proven_length: best.data.as_ref().map_or(best.config.max_length, |data| data.longest),
+        seed: request.seed.unwrap_or(best.study.seed),
+    };
+    told(train, found, &request.config)
+}
+
+/// Goes through a run that is to follow a search, as far as that is possible without the answer, which `config` will
+/// hold: reads and tokenizes its rows, looks at its output folder.
+///
+/// # Errors
+/// What the run would fail with.
+pub fn rehearse(probe: &probe::Arguments, model: &ModelSource, max_length: usize, config: &Path) -> Result<()> {
+    let (train, data) = (&probe.train, &probe.data);
+    if let ModelSource::Preset(name) = model {
+        bail!("the preset {name} has no weights and no tokenizer: give --model the folder of a pretrained model")
+    }
+    let found = Found {
+        model: model.clone(),
+        data: DataSpec {
+            train: data.data.clone().context("give --data, the file to train on")?,
+            evaluation: evaluation(train),
+            text: data.text(),
+            pair: data.text_pair_column.clone(),
+            label: data.label(),
+            regression: data.regression.then_some(true),
+        },
+        // What is found here can't depend on them.
+        knobs: Knobs::new(Precision::Fp32, 1, 0),
+        effective_batch: probe.effective_batch,
+        max_length,
+        proven_length: max_length,
+        seed: probe.seed,
+    };
+    prepare::prepare(&told(train, found, config)?, &mut |_| ()).map(drop)
+}
+
+/// What a run needs beside the options of training.
+struct Found {
+    model: ModelSource,
+    data: DataSpec,
+    knobs: Knobs,
+    effective_batch: usize,
+    max_length: usize,
+    proven_length: usize,
+    seed: u64,
+}
+
+/// What a worker is told, once the output folder was found to be free. Its default lies beside `config`.
+fn told(train: &TrainOptions, found: Found, config: &Path) -> Result<TrainSpec> {
+    let Found { model, data, knobs, effective_batch, max_length, proven_length, seed } = found;
+    let output = train.output.clone().unwrap_or_else(|| config.parent().unwrap_or(Path::new(".")).join("model"));
+    refuse_full(&output, train)?;
+    refuse_sources(&output, [("--data", Some(&data.train)), ("--eval-data", train.eval_data.as_ref())])?;
+    Ok(TrainSpec {
+        model,
+        data,
+        knobs,
+        effective_batch,
+        max_length,
+        proven_length,
         duration: match (train.steps, train.epochs) {
             (Some(steps), _) => Duration::Steps(steps),
             (None, epochs) => Duration::Epochs(epochs.unwrap_or(3.0)),
         },
         hyper: hyper(train),
         order: if train.no_shuffle { RowOrder::AsGiven } else { RowOrder::Shuffled },
-        seed: request.seed.unwrap_or(best.study.seed),
+        seed,
         output,
         saving: Saving { every: train.snapshot_every, keep: train.keep_snapshots },
         selection: match train.patience {
@@ -86,6 +133,13 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
         },
         start: if train.resume { Start::Resume } else { Start::Fresh },
     })
+}
+
+fn evaluation(train: &TrainOptions) -> Evaluation {
+    match (&train.eval_data, train.eval_fraction) {
+        (Some(file), _) => Evaluation::File(file.clone()),
+        (None, fraction) => Evaluation::Fraction(fraction.unwrap_or(0.1)),
+    }
 }
 
 /// `embeddings`, or a number of layers.

@@ -96,10 +96,14 @@ impl<'a> Web<'a> {
         let text = body.read_to_vec().map_err(Failure::midway)?;
         let listing: Listing =
             serde_json::from_slice(&text).map_err(|_| Failure::Odd("it is no listing of a repository".into()))?;
-        match is_commit(&listing.sha) {
-            true => Ok(listing),
-            false => Err(Failure::Odd("its commit is not 40 hexadecimal digits".into())),
+        if !is_commit(&listing.sha) {
+            return Err(Failure::Odd("its commit is not 40 hexadecimal digits".into()));
         }
+        // A branch is whatever the hub says it is; a commit is one alone.
+        if is_commit(name.revision()) && !listing.sha.eq_ignore_ascii_case(name.revision()) {
+            return Err(other_commit(&listing.sha, name.revision()));
+        }
+        Ok(listing)
     }
 
     fn file_url(&self, name: &Name, commit: &str, file: &str) -> String {
@@ -109,6 +113,9 @@ impl<'a> Web<'a> {
     /// Asks for size and hash of a file.
     pub(super) fn describe(&self, name: &Name, commit: &str, file: &str) -> Result<Remote, Failure> {
         let (response, marks) = self.send(Method::Head, &self.file_url(name, commit, file))?;
+        if let Some(sent) = marks.commit.as_deref().filter(|sent| !sent.eq_ignore_ascii_case(commit)) {
+            return Err(other_commit(sent, commit));
+        }
         let length = || response.headers().get("content-length")?.to_str().ok()?.parse().ok();
         let etag = marks.linked_etag.or(marks.etag).ok_or_else(|| Failure::Odd(format!("{file} has no ETag")))?;
         let size = marks.linked_size.or_else(length).ok_or_else(|| Failure::Odd(format!("{file} has no size")))?;
@@ -183,6 +190,13 @@ struct Marks {
     linked_etag: Option<String>,
     linked_size: Option<u64>,
     etag: Option<String>,
+    /// Where the file comes from, as far as the hub says so.
+    commit: Option<String>,
+}
+
+/// An answer about another commit than the one that was asked for.
+fn other_commit(sent: &str, asked: &str) -> Failure {
+    Failure::Odd(format!("it is about commit {sent}, and {asked} was asked for"))
 }
 
 impl Marks {
@@ -192,6 +206,8 @@ impl Marks {
         self.linked_etag = self.linked_etag.take().or_else(|| etag("x-linked-etag"));
         self.linked_size = self.linked_size.or_else(|| text("x-linked-size")?.parse().ok());
         self.etag = self.etag.take().or_else(|| etag("etag"));
+        let commit = || text("x-repo-commit").filter(|commit| is_commit(commit)).map(str::to_string);
+        self.commit = self.commit.take().or_else(commit);
     }
 }
 
