@@ -152,7 +152,7 @@ fn a_saved_model_is_plain_and_gives_the_same_logits() {
         let plain = load(&files).0;
         let model = adapted(plain.clone(), 4, 1);
         let saved = tempfile::tempdir().expect("a folder");
-        save::folder(save::Weights::Of(&model), &config, &files, saved.path()).expect("saved");
+        save::folder(save::Weights::Of(&model), &config, &files, 32, saved.path()).expect("saved");
         let again = ModelFiles::open(&ModelSource::Folder(saved.path().into())).expect("a model");
         let (merged, report) = load(&again);
         assert_eq!(report, Default::default(), "{family}: the saved folder is not plain");

@@ -95,6 +95,7 @@ fn probes_then_trains_and_saves_a_model() {
                 .expect("JSON");
         assert_eq!(config["id2label"]["1"], "yes");
         assert!(folder.path().join("model/tokenizer.json").exists());
+        assert_eq!(config["autofit_max_length"], 24, "predict cuts where the run cut");
         let again = run("model");
         assert_eq!(again.status.code(), Some(1));
         assert!(text(&again.stderr).contains("--overwrite"), "{}", text(&again.stderr));
@@ -102,6 +103,53 @@ fn probes_then_trains_and_saves_a_model() {
         assert_eq!(run("twin").status.code(), Some(0));
         assert!(bytes("model") == bytes("twin"), "{family}: the same seed gave other weights");
     }
+}
+
+#[test]
+fn every_command_takes_a_study_by_its_folder_or_its_answer() {
+    let folder = workplace();
+    std::fs::write(folder.path().join("one.toml"), "precision = [\"fp32\"]\nmicro_batch = [4]\n").expect("written");
+    let none = autofit(folder.path(), &["probe", "--model", "tinybert", "--vram", "1K", "--out", "none", "--quiet"]);
+    assert_eq!(none.status.code(), Some(3), "{}", text(&none.stderr));
+    let found = probe(folder.path(), "tiny-bert", "64M", &["--space", "./one.toml"]);
+    assert_eq!(found.status.code(), Some(0), "{}", text(&found.stderr));
+    let ways = [&["study"][..], &["study/best.toml"], &["--config", "study"], &["--study", "study/best.toml"]];
+    for (command, more) in [
+        ("report", &[][..]),
+        ("export", &["--to", "env"]),
+        ("estimate", &[]),
+        ("run", &["--steps", "2", "--output", "model", "--overwrite"]),
+    ] {
+        let said = ways.map(|way| {
+            let output = autofit(folder.path(), &[&[command], way, more].concat());
+            assert_eq!(output.status.code(), Some(0), "{command} {way:?}: {}", text(&output.stderr));
+            text(&output.stdout)
+        });
+        // The speed of a run is never twice the same.
+        assert!(command == "run" || said.iter().all(|one| *one == said[0]), "{command}: {said:?}");
+        let both = autofit(folder.path(), &[&[command, "study", "--config", "study"], more].concat());
+        assert_eq!(both.status.code(), Some(2), "{command}: {}", text(&both.stderr));
+        if command != "report" {
+            let output = autofit(folder.path(), &[&[command, "none"], more].concat());
+            let said = text(&output.stderr);
+            assert!(output.status.code() == Some(1) && said.contains("none has no best.toml"), "{command}: {said}");
+        }
+        if command != "estimate" {
+            let output = autofit(folder.path(), &[&[command], more].concat());
+            assert_eq!(output.status.code(), Some(2), "{command}: {}", text(&output.stderr));
+        }
+    }
+    let estimate = |arguments: &[&str]| text(&autofit(folder.path(), &[&["estimate"], arguments].concat()).stdout);
+    let bert = model("tiny-bert");
+    let longest = best(folder.path())["data"]["longest"].to_string();
+    let plain = ["--model", bert.to_str().expect("UTF-8"), "--vram", "64M", "--effective-batch", "16"];
+    assert_eq!(
+        estimate(&["study"]),
+        estimate(&[&plain[..], &["--max-length", longest.as_str()]].concat()),
+        "the study's model, memory, rows and batch"
+    );
+    let other = ["study", "--vram", "1M", "--max-length", "40"];
+    assert_ne!(estimate(&other), estimate(&["study"]), "options say more than the study");
 }
 
 #[test]
@@ -244,6 +292,48 @@ fn every_named_space_is_searched_to_an_answer() {
     for word in ["frozen_layers = 8", "checkpoint_layers = 9", "the 3 that the model has"] {
         assert!(said.contains(word), "{word}: {said}");
     }
+}
+
+#[test]
+fn a_failed_trial_is_told_and_any_trial_can_be_repeated_alone() {
+    let folder = workplace();
+    std::fs::write(folder.path().join("two.toml"), "precision = [\"fp32\"]\nmicro_batch = [4, 16]\n").expect("written");
+    let crash = "/bin/sh -c 'echo out of luck >&2; exit 5' {worker}";
+    let output = probe(folder.path(), "tiny-bert", "64M", &["--space", "./two.toml", "--launcher", crash]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("autofit show study has more"), "{said}");
+    let show = |arguments: &[&str]| {
+        let output = autofit(folder.path(), &[&["show", "study"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let told = show(&["1"]);
+    assert!(
+        told.contains("outcome  crash") && told.contains("stderr/1.txt") && told.contains("    out of luck\n"),
+        "{told}"
+    );
+
+    let output = probe(folder.path(), "tiny-bert", "64M", &["--space", "./two.toml", "--fresh"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told = show(&["1"]);
+    assert!(!told.contains("last words") && !show(&[]).contains("crash"), "a new study knows nothing of the old one");
+    let command = told.lines().find_map(|line| line.strip_prefix("  alone    autofit ")).expect("a command");
+    let script = format!("exec \"$0\" {command}");
+    let mut shell = Command::new("/bin/sh");
+    // Elsewhere: the paths in it are whole.
+    std::fs::create_dir(folder.path().join("elsewhere")).expect("a folder");
+    let script = script.replace("@study/", "@../study/");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_autofit")]).current_dir(folder.path().join("elsewhere"));
+    let output = shell.output().expect("a shell");
+    assert_eq!(output.status.code(), Some(0), "{script}: {}", text(&output.stderr));
+    let knobs = |row: &str| row.split(',').skip(1).take(4).collect::<Vec<_>>().join(",");
+    let rows = |at: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(folder.path().join(at)).expect("trials.csv");
+        text.lines().skip(1).map(knobs).collect()
+    };
+    let (first, alone) = (rows("study/trials.csv").swap_remove(0), rows("elsewhere/study/trial-1/trials.csv"));
+    assert!(!alone.is_empty() && alone.iter().all(|row| *row == first), "{alone:?}, not {first}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn with_labels(labels: Vec<String>) -> TempDir {
     let files = ModelFiles::open(&ModelSource::Folder(model("tiny-distilbert"))).expect("a model");
     let config = files.config.clone().with_labels(labels);
     let model = Classifier::init(&config, 3, &device());
-    save::folder(save::Weights::Of(&model), &config, &files, saved.path()).expect("saved");
+    save::folder(save::Weights::Of(&model), &config, &files, 40, saved.path()).expect("saved");
     saved
 }
 
@@ -321,4 +321,39 @@ fn an_interrupt_leaves_nothing_under_the_final_name() {
     let left: Vec<_> =
         std::fs::read_dir(folder.path()).expect("the folder").map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["in.csv"]);
+}
+
+#[test]
+fn rows_are_cut_where_training_cut_them_unless_told_otherwise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trained = folder.path().join("trained");
+    std::fs::create_dir(&trained).expect("a folder");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(model("tiny-bert").join(name), trained.join(name)).expect("copied");
+    }
+    let config = std::fs::read_to_string(trained.join("config.json")).expect("a configuration");
+    let keep = |length: usize| {
+        let kept = config.replacen('{', &format!("{{ \"autofit_max_length\": {length},"), 1);
+        std::fs::write(trained.join("config.json"), kept).expect("written");
+    };
+    one_column(&folder.path().join("rows.csv"), 40);
+    let run = |more: &[&str]| {
+        let output = predict(folder.path(), &trained, &[&["--data", "rows.csv"], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (whole, said) = run(&[]);
+    assert!(!said.contains("as in training"), "nothing is known of its training: {said}");
+    let (cut, _) = run(&["--max-length", "6"]);
+    assert_ne!(cut, whole);
+    keep(6);
+    let (as_trained, said) = run(&[]);
+    assert_eq!(as_trained, cut);
+    assert!(said.contains("rows are cut at 6 tokens, as in training (--max-length"), "{said}");
+    assert!(said.contains("were cut to 6 tokens"), "{said}");
+    let (told, said) = run(&["--max-length", "40"]);
+    assert_eq!((told, said.contains("as in training")), (whole.clone(), false));
+    // More than the model takes, as somebody may write: as if it were not there.
+    keep(4_000);
+    assert_eq!(run(&[]).0, whole);
 }

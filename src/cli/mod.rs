@@ -14,6 +14,8 @@ mod probe;
 mod report;
 mod run;
 mod shell;
+mod show;
+mod study;
 mod talk;
 mod time;
 mod workload;
@@ -68,6 +70,8 @@ enum Command {
     Predict(predict::Arguments),
     /// Say what fits without running anything: which model can be fine-tuned in this memory?
     Estimate(estimate::Arguments),
+    /// Say what happened in a study's trials, or in one of them
+    Show(show::Arguments),
     /// Write a study as one HTML page with plots
     Report(report::Arguments),
     /// Write the answer as settings of another training tool
@@ -103,6 +107,7 @@ fn dispatch(command: Command) -> Result<Exit> {
         Command::Run(arguments) => run::run(&arguments),
         Command::Predict(arguments) => predict::predict(&arguments),
         Command::Estimate(arguments) => estimate::estimate(&arguments),
+        Command::Show(arguments) => show::show(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => export::export(&arguments),
         Command::Init(arguments) => init::init(&arguments),

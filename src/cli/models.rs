@@ -50,10 +50,10 @@ pub fn find(text: &str, revision: Option<&str>, need: Need, talk: &mut Talk) -> 
 ///
 /// # Errors
 /// If it can't be had.
-pub fn again(model: &best::Model, talk: &mut Talk) -> Result<ModelSource> {
+pub fn again(model: &best::Model, need: Need, talk: &mut Talk) -> Result<ModelSource> {
     match (&model.source, &model.repository) {
-        (ModelSource::Folder(folder), Some(repository)) if !hub::is_model(folder, Need::Weights) => {
-            let found = find(repository, model.revision.as_deref(), Need::Weights, talk);
+        (ModelSource::Folder(folder), Some(repository)) if !hub::is_model(folder, need) => {
+            let found = find(repository, model.revision.as_deref(), need, talk);
             Ok(found.with_context(|| format!("{} is gone", folder.display()))?.source)
         }
         (source, _) => Ok(source.clone()),

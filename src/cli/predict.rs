@@ -12,12 +12,14 @@ use clap::Args;
 use super::devices;
 use super::talk::Talk;
 use super::{Exit, number};
+use crate::model::source::ModelFiles;
 use crate::plan::files::{self, Draft};
 use crate::plan::{ByteSize, Outcome, bounds};
-use crate::probe::protocol::{Job, Message, PROTOCOL, Report, Task};
+use crate::probe::protocol::{Job, Message, ModelSource, PROTOCOL, Report, Task};
 use crate::probe::{Executor, LocalProcess, interrupt};
 use crate::report::console::{self, Reader};
 use crate::train::predict::{self, Lines, PredictSpec, Summary};
+use crate::train::save;
 
 /// Examples under the help.
 const EXAMPLES: &str = "Examples:
@@ -49,7 +51,7 @@ pub struct Arguments {
     /// Rows that go through the model together
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = number::count::<1, { bounds::BATCH }>)]
     batch: usize,
-    /// Longest row in tokens; longer ones are truncated [default: what the model takes]
+    /// Longest row in tokens; longer ones are truncated [default: where training truncated, else what the model takes]
     #[arg(long, value_name = "N", value_parser = number::count::<1, { bounds::TOKENS }>)]
     max_length: Option<usize>,
     /// Device: auto, cpu, cuda:N, rocm:N or vulkan:N
@@ -83,7 +85,11 @@ pub fn predict(arguments: &Arguments) -> Result<Exit> {
     let cap_bytes = arguments.vram.map(|size| size.0);
     let task = Task::Predict(serde_json::to_value(&spec)?);
     let job = Job { protocol: PROTOCOL, device, cap_bytes, task };
-    let mut progress = Progress { talk: Talk::new(arguments.quiet), started: Instant::now(), said: 0 };
+    let mut talk = Talk::new(arguments.quiet);
+    if let Some(length) = cut_as_trained(arguments) {
+        talk.line(&format!("rows are cut at {length} tokens, as in training (--max-length N cuts elsewhere)"));
+    }
+    let mut progress = Progress { talk, started: Instant::now(), said: 0 };
     let mut written = Ok(Reader::There);
     let finished = executor.run(&job, Duration::MAX, &mut |message| {
         let Message::Lines(Lines { csv, rows, share }) = message else { return };
@@ -113,6 +119,14 @@ pub fn predict(arguments: &Arguments) -> Result<Exit> {
         ),
         (outcome, _) => bail!("prediction ended with {outcome}: {}", finished.attempt.reason),
     }
+}
+
+/// Where rows are cut because training cut them there, unless that is as long as the model takes anyway. What is wrong
+/// with the folder the worker says.
+fn cut_as_trained(arguments: &Arguments) -> Option<usize> {
+    let files = ModelFiles::open(&ModelSource::Folder(arguments.model.clone())).ok()?;
+    let kept = save::max_length(&files).filter(|&length| length < files.config.max_length());
+    kept.filter(|_| arguments.max_length.is_none())
 }
 
 /// Where predictions go. A file appears under its name only once it is whole.

@@ -1,11 +1,15 @@
 //! `autofit probe`: finds the fastest configuration that fits.
 
+pub(super) mod place;
+mod prober;
+
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use prober::{Teller, Worker};
 
 use super::Exit;
 use super::devices;
@@ -16,25 +20,21 @@ use super::run;
 use super::talk::Talk;
 use super::time;
 use super::workload::{self, Workload};
-use crate::model::content::Content;
 use crate::model::hub::Need;
 use crate::model::presets;
 use crate::plan::text::shell_word;
 use crate::plan::{ByteSize, bounds, files};
 use crate::probe::devices::Chosen;
-use crate::probe::protocol::{Attempt, DeviceDescription, Job, Message, ModelSource, PROTOCOL, ProbeSpec, Task};
-use crate::probe::{Executor, LocalProcess, Workers, interrupt};
+use crate::probe::protocol::{DeviceDescription, ModelSource};
+use crate::probe::{LocalProcess, Workers, interrupt};
 use crate::report::console;
 use crate::report::terminal::{self, Row};
 use crate::study::answer::{Answer, Verdict};
 use crate::study::best::{self, Best, Data, Setting};
-use crate::study::driver::{self, Limits, Observer, Prober};
-use crate::study::identity::Identity;
+use crate::study::driver::{self, Limits};
 use crate::study::journal::{BEST, Journal, STUDY, TRIALS};
 use crate::study::problem::Problem;
-use crate::study::row::Derived;
 use crate::study::search_space::SearchSpace;
-use crate::study::trial::{Request, Trial};
 
 /// Examples under the help.
 const EXAMPLES: &str = "Examples:
@@ -65,8 +65,8 @@ pub struct Arguments {
     /// Samples per optimizer step: the search never changes it
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = number::count::<1, { bounds::BATCH }>)]
     pub(super) effective_batch: usize,
-    /// Search space: a name or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = "default")]
+    /// Search space: a name, a TOML file, or its axes in braces
+    #[arg(long, value_name = "NAME|FILE|{AXES}", default_value = "default")]
     space: String,
     /// Device: auto, cpu, cuda:N, rocm:N or vulkan:N
     #[arg(long, value_name = "NAME", default_value = "auto")]
@@ -170,13 +170,15 @@ impl<'a> Study<'a> {
             smaller: smaller_presets(&workload),
             space,
         };
-        let identity = identity(arguments, &model, &device.name, &workload, &problem)?;
-        let folder = arguments.out.clone().unwrap_or_else(|| default_folder(arguments, &model, cap));
+        let identity = place::identity(arguments, &model, &device.name, &workload, &problem)?;
+        let folder = arguments.out.clone().unwrap_or_else(|| place::default_folder(arguments, &model, cap));
         if let Some(data) = &arguments.data.data {
-            let taken = [TRIALS, STUDY, BEST].iter().any(|name| files::is_same(data, &folder.join(name)));
+            let taken =
+                [TRIALS, STUDY, BEST, place::ARGUMENTS].iter().any(|name| files::is_same(data, &folder.join(name)));
             ensure!(!taken, "--data {} is a file of the study in {}", data.display(), folder.display());
         }
         let journal = Journal::open(&folder, &identity, arguments.fresh)?;
+        place::write_arguments(&folder, arguments, &model, &device.name, &workload, cap)?;
         if !journal.trials().is_empty() {
             talk.line(&format!("resuming {}: {} trials are known", folder.display(), journal.trials().len()));
         }
@@ -213,6 +215,7 @@ impl<'a> Study<'a> {
             arguments: self.arguments,
             talk: &talk,
             cap_bytes: self.problem.cap_bytes,
+            words: String::new(),
         };
         let effective_batch = self.problem.effective_batch;
         let mut observer = Teller { talk: &talk, effective_batch, layers, best: None };
@@ -261,7 +264,10 @@ impl<'a> Study<'a> {
                 }
                 Ok(Exit::NothingFits)
             }
-            Verdict::Failed { reason } => bail!("{reason}"),
+            Verdict::Failed { reason } => {
+                let folder = shell_word(&self.journal.folder().display().to_string());
+                bail!("{reason} (autofit show {folder} has more)")
+            }
             Verdict::OutOfTime { best: Some(_) } => Ok(Exit::Answered),
             Verdict::OutOfTime { best: None } => bail!(
                 "--budget was over before anything was known to fit: the same command goes on where it stopped, with as \
@@ -408,114 +414,4 @@ fn smaller_presets(workload: &Workload) -> Vec<(String, crate::study::problem::S
             (name.to_string(), workload::size_of(&config, workload.num_labels, workload.shapes.longest))
         })
         .collect()
-}
-
-fn identity(
-    arguments: &Arguments,
-    model: &Model,
-    device: &str,
-    workload: &Workload,
-    problem: &Problem,
-) -> Result<Identity> {
-    let content = match &model.source {
-        ModelSource::Folder(folder) => Some(Content::of(folder, &workload.config)?),
-        ModelSource::Preset(_) | ModelSource::Program(_) => None,
-    };
-    let (config_digest, weights_digest) = content.map(|content| (content.config, content.weights)).unzip();
-    Ok(Identity {
-        model: model.identity(),
-        config_digest,
-        weights_digest,
-        rows_digest: workload.fingerprint.map(|print| format!("{print:016x}")),
-        num_labels: workload.num_labels,
-        longest: workload.shapes.longest,
-        lengths_digest: Identity::lengths(&workload.shapes),
-        max_length: workload.max_length,
-        effective_batch: arguments.effective_batch,
-        device: device.to_string(),
-        cap_bytes: problem.cap_bytes,
-        space_digest: Identity::space(&problem.space),
-        seed: arguments.seed,
-        version: env!("CARGO_PKG_VERSION").into(),
-    })
-}
-
-/// `results/distilbert-6.00GiB`, `results/my-bert-train-500MiB`, and for a model by name without its owner.
-fn default_folder(arguments: &Arguments, model: &Model, cap: u64) -> PathBuf {
-    let stem = |path: &std::path::Path| {
-        path.components().next_back().map(|part| {
-            std::path::Path::new(part.as_os_str()).file_stem().unwrap_or_default().to_string_lossy().into_owned()
-        })
-    };
-    let model = match &model.origin {
-        // A dot in a repository's name begins no extension: bge-small-en-v1.5.
-        Some((name, _)) => Some(name.stem()),
-        None => stem(std::path::Path::new(&arguments.model)),
-    };
-    let data = arguments.data.data.as_deref().and_then(stem);
-    let size = ByteSize(cap).to_string().replace(' ', "");
-    let name: Vec<String> = model.into_iter().chain(data).chain([size]).collect();
-    PathBuf::from("results").join(name.join("-"))
-}
-
-/// Probes by worker processes.
-struct Worker<'a, 't> {
-    executor: LocalProcess,
-    device: String,
-    workload: Workload,
-    arguments: &'a Arguments,
-    talk: &'a std::cell::RefCell<&'t mut Talk>,
-    cap_bytes: Option<u64>,
-}
-
-impl Prober for Worker<'_, '_> {
-    fn probe(&mut self, request: &Request) -> Result<Attempt> {
-        let spec = ProbeSpec {
-            model: self.workload.source.clone(),
-            num_labels: self.workload.num_labels,
-            knobs: request.knobs,
-            effective_batch: self.arguments.effective_batch,
-            shapes: self.workload.shapes.clone(),
-            effort: request.effort,
-            seed: self.arguments.seed,
-        };
-        let cap_bytes = self.cap_bytes;
-        let job = Job { protocol: PROTOCOL, device: self.device.clone(), cap_bytes, task: Task::Probe(spec) };
-        let (talk, started) = (self.talk, Instant::now());
-        let finished = self.executor.run(&job, self.arguments.deadline, &mut |message| {
-            if let Message::Progress(text) = message {
-                let seconds = started.elapsed().as_secs();
-                talk.borrow_mut().now(&format!("  {} · {text} · {seconds} s", request.knobs));
-            }
-        });
-        Ok(finished.attempt)
-    }
-}
-
-/// Tells a person how it goes.
-struct Teller<'a, 't> {
-    talk: &'a std::cell::RefCell<&'t mut Talk>,
-    effective_batch: usize,
-    layers: usize,
-    best: Option<f64>,
-}
-
-impl Observer for Teller<'_, '_> {
-    fn asked(&mut self, number: usize, request: &Request, expected_seconds: Option<f64>) {
-        let text = terminal::asked(number, request, expected_seconds, self.effective_batch, self.layers);
-        self.talk.borrow_mut().line(&text);
-    }
-
-    fn told(&mut self, trial: &Trial, derived: &Derived) {
-        self.talk.borrow_mut().line(&terminal::told(trial, derived));
-    }
-
-    fn best(&mut self, answer: &Answer) {
-        let speed = answer.score.samples_per_second;
-        if self.best.is_none_or(|best| (speed / best - 1.0).abs() > 1e-3) {
-            self.best = Some(speed);
-            let configuration = terminal::configuration(&answer.knobs, self.effective_batch, self.layers);
-            self.talk.borrow_mut().line(&format!("     best so far: {configuration}, {speed:.2} samples/s"));
-        }
-    }
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::Exit;
+use super::study::StudyOption;
 use crate::plan::files;
 use crate::report::sheet::Sheet;
 use crate::report::{console, html, plots};
@@ -23,9 +24,8 @@ const WIDTH: f64 = 860.0;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Folder of a study, finished or not
-    #[arg(value_name = "STUDY")]
-    study: PathBuf,
+    #[command(flatten)]
+    study: StudyOption,
     /// Where to write the page [default: report.html in the study's folder]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -39,9 +39,10 @@ pub struct Arguments {
 /// # Errors
 /// If the study can't be read or the page can't be written.
 pub fn report(arguments: &Arguments) -> Result<Exit> {
-    let sheet = Sheet::read(&arguments.study)?;
-    let page = arguments.output.clone().unwrap_or_else(|| arguments.study.join("report.html"));
-    let taken = [TRIALS, STUDY, BEST].iter().any(|name| files::is_same(&page, &arguments.study.join(name)));
+    let study = arguments.study.folder();
+    let sheet = Sheet::read(&study)?;
+    let page = arguments.output.clone().unwrap_or_else(|| study.join("report.html"));
+    let taken = [TRIALS, STUDY, BEST].iter().any(|name| files::is_same(&page, &study.join(name)));
     ensure!(!taken, "--output {} is a file of the study", page.display());
     files::write_whole(&page, &html::page(&sheet))?;
     console::say(&format!("{}\n", page.display()))?;

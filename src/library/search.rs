@@ -126,6 +126,7 @@ impl Search {
             seed: tune.seed,
             cap,
             deadline: tune.deadline,
+            words: String::new(),
         };
         let (free, device) = (device.free_bytes, device.name);
         let (seed, budget, voice) = (tune.seed, tune.budget, tune.voice);
@@ -305,6 +306,8 @@ struct Prober {
     seed: u64,
     cap: u64,
     deadline: Duration,
+    /// The end of the standard error of the last probe's worker.
+    words: String,
 }
 
 impl Prober {
@@ -319,13 +322,19 @@ impl Prober {
             seed: self.seed,
         };
         let job = Job { protocol: PROTOCOL, device: self.device.clone(), cap_bytes, task: Task::Probe(spec) };
-        self.executor.run(&job, self.deadline, &mut |_| {}).attempt
+        let finished = self.executor.run(&job, self.deadline, &mut |_| {});
+        self.words = finished.stderr;
+        finished.attempt
     }
 }
 
 impl driver::Prober for Prober {
     fn probe(&mut self, request: &Request) -> Result<Attempt> {
         Ok(self.ask(request.knobs, request.effort, Some(self.cap)))
+    }
+
+    fn last_words(&self) -> &str {
+        &self.words
     }
 }
 

@@ -47,6 +47,11 @@ impl Outcome {
         Outcome::Pruned,
     ];
 
+    /// Whether the probe failed for a reason that has nothing to do with how much memory there is.
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Outcome::Fit | Outcome::Oom | Outcome::Interrupted | Outcome::Pruned)
+    }
+
     /// The word used in `trials.csv`.
     pub fn name(self) -> &'static str {
         match self {

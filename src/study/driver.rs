@@ -21,6 +21,11 @@ pub trait Prober {
     /// # Errors
     /// Only when probing itself is impossible (no worker can be started at all): the study then ends.
     fn probe(&mut self, request: &Request) -> Result<Attempt>;
+
+    /// The end of what the worker of the last probe wrote to standard error.
+    fn last_words(&self) -> &str {
+        ""
+    }
 }
 
 /// Whoever wants to know how it goes. Every method may be left out.
@@ -85,7 +90,11 @@ pub fn run(
                 (request, attempt)
             }
         };
+        let failed = attempt.outcome.is_failure();
         record(&sampler, journal, observer, request, attempt)?;
+        if failed {
+            journal.keep_words(prober.last_words())?;
+        }
     }
 }
 

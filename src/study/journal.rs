@@ -19,6 +19,8 @@ pub const TRIALS: &str = "trials.csv";
 pub const STUDY: &str = "study.toml";
 /// The answer's file name.
 pub const BEST: &str = "best.toml";
+/// The folder, inside that of a study, of what the workers of failed trials wrote to standard error.
+const WORDS: &str = "stderr";
 /// The lock's file name. The file stays; the lock on it ends with its holder.
 const LOCK: &str = ".lock";
 
@@ -44,6 +46,11 @@ impl Journal {
         if fresh {
             for name in [TRIALS, BEST, STUDY] {
                 remove(&folder.join(name))?;
+            }
+            // By their names: what else a person put there is not ours to remove.
+            let kept = fs::read_dir(folder.join(WORDS)).into_iter().flatten().flatten().map(|entry| entry.path());
+            for path in kept.filter(|path| number_of(path).is_some()) {
+                remove(&path)?;
             }
         }
         if study.exists() {
@@ -89,6 +96,33 @@ impl Journal {
         Ok(recover(&path)?.trials)
     }
 
+    /// Keeps what the worker of the last trial wrote to standard error, if it wrote anything.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn keep_words(&self, words: &str) -> Result<()> {
+        if words.trim().is_empty() {
+            return Ok(());
+        }
+        let folder = self.folder.join(WORDS);
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        files::write_whole(&words_file(&self.folder, self.trials.len()), words)
+    }
+
+    /// The end of what the worker of a failed trial wrote to standard error, and where that is kept; `None` if nothing
+    /// was.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn words(folder: &Path, number: usize) -> Result<Option<(PathBuf, String)>> {
+        let path = words_file(folder, number);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some((path, String::from_utf8_lossy(&bytes).into_owned()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+
     /// Where it lies.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -110,6 +144,17 @@ impl Journal {
         self.trials.push(trial);
         Ok(())
     }
+}
+
+/// `stderr/7.txt`.
+fn words_file(folder: &Path, number: usize) -> PathBuf {
+    folder.join(WORDS).join(format!("{number}.txt"))
+}
+
+/// The trial whose last words a file holds.
+fn number_of(path: &Path) -> Option<usize> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_suffix(".txt")?.parse().ok()
 }
 
 /// Takes the folder for one driver.
@@ -316,6 +361,24 @@ mod tests {
         assert!(error.contains("another autofit") && error.contains("--out"), "{error}");
         drop(first);
         Journal::open(folder.path(), &identity(), false).unwrap();
+    }
+
+    #[test]
+    fn last_words_are_kept_until_the_study_begins_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(folder.path(), &identity(), false).unwrap();
+        for (number, words) in [(1, "out of luck\n"), (2, " \n")] {
+            journal.append(trial(number), &Derived::default()).unwrap();
+            journal.keep_words(words).unwrap();
+        }
+        let (path, words) = Journal::words(folder.path(), 1).unwrap().unwrap();
+        assert_eq!((path, words.as_str()), (folder.path().join("stderr/1.txt"), "out of luck\n"));
+        assert_eq!(Journal::words(folder.path(), 2).unwrap(), None, "nothing but blanks is nothing");
+        drop(journal);
+        fs::write(folder.path().join("stderr/mine.txt"), "").unwrap();
+        Journal::open(folder.path(), &identity(), true).unwrap();
+        assert_eq!(Journal::words(folder.path(), 1).unwrap(), None);
+        assert!(folder.path().join("stderr/mine.txt").exists());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use toml::Table;
 
 use super::suggest;
-use crate::plan::{OptimizerKind, Precision, bounds, partition};
+use crate::plan::{Knobs, OptimizerKind, Precision, bounds, partition};
 
 mod axis;
 
@@ -105,11 +105,15 @@ impl SearchSpace {
         Ok(missing)
     }
 
-    /// A space by name, or by path when `which` ends in `.toml` or has a slash.
+    /// A space by name, by path when `which` ends in `.toml` or has a slash, or written out when it is in braces:
+    /// `{ micro_batch = [4, 8] }`.
     ///
     /// # Errors
-    /// For an unknown name (with the nearest one and the list), an unreadable file, or a file that is no search space.
+    /// For an unknown name (with the nearest one and the list), an unreadable file, or what is no search space.
     pub fn load(which: &str) -> Result<SearchSpace> {
+        if which.starts_with('{') {
+            return SearchSpace::written_out(which);
+        }
         if let Some((name, text)) = NAMED.iter().find(|(name, _)| *name == which) {
             return SearchSpace::parse(name, text);
         }
@@ -120,6 +124,30 @@ impl SearchSpace {
         let list = SearchSpace::names().collect::<Vec<_>>().join(", ");
         let meant = suggest::hint(which, SearchSpace::names());
         bail!("unknown search space '{which}'{meant}: use one of {list}, or the path of a .toml file")
+    }
+
+    fn written_out(text: &str) -> Result<SearchSpace> {
+        let name = "given in braces";
+        let line: Table = format!("space = {text}").parse().with_context(|| format!("search space {name}"))?;
+        match line.get("space") {
+            Some(toml::Value::Table(axes)) if line.len() == 1 => SearchSpace::parse(name, &axes.to_string()),
+            _ => bail!("search space {name}: expected axes in braces, as in {{ micro_batch = [4, 8] }}"),
+        }
+    }
+
+    /// The space of one combination alone, written out in braces: what [`SearchSpace::load`] takes.
+    pub fn only(knobs: &Knobs) -> String {
+        let Knobs { precision, micro_batch, checkpoint_layers, optimizer, frozen_layers, lora_rank } = *knobs;
+        let space = SearchSpace {
+            name: String::new(),
+            precision: vec![precision],
+            micro_batch: MicroAxis::Sizes(vec![micro_batch]),
+            checkpoint_layers: DensityAxis::Counts(vec![checkpoint_layers]),
+            optimizer: vec![optimizer],
+            frozen_layers: vec![frozen_layers.map(Layers::Count)],
+            lora_rank: vec![lora_rank],
+        };
+        format!("{{ {} }}", space.to_toml().trim_end().replace('\n', ", "))
     }
 
     /// Reads a space from TOML. `name` is used in errors and in the record.
@@ -274,6 +302,22 @@ mod tests {
         assert!(SearchSpace::parse("t", &frozen.to_toml()).unwrap() == frozen && frozen.notes(2).is_empty());
         assert!(read("").micro_batches(0).is_err());
         assert!(SearchSpace::parse("t", &space.to_toml()).unwrap() == space);
+    }
+
+    #[test]
+    fn a_space_may_be_written_out_in_braces() {
+        let space = SearchSpace::load("{ micro_batch = [4, 8], precision = [\"bf16\"] }").unwrap();
+        assert_eq!((space.micro_batches(8).unwrap(), space.precision), (vec![4, 8], vec![Precision::Bf16]));
+        let knobs = Knobs { frozen_layers: Some(2), lora_rank: Some(8), ..Knobs::new(Precision::Fp16, 3, 1) };
+        let only = SearchSpace::only(&knobs);
+        assert!(!only.contains('\n'), "{only}");
+        let space = SearchSpace::load(&only).unwrap();
+        assert_eq!((space.micro_batches(8).unwrap(), space.densities(6)), (vec![3], vec![1]));
+        assert_eq!((space.frozen(6), space.lora_rank), (vec![Some(2)], vec![Some(8)]));
+        for (text, word) in [("{", "given in braces"), ("{}\nx = 1", "in braces"), ("{ micro = [1] }", "micro_batch")] {
+            let error = format!("{:#}", SearchSpace::load(text).unwrap_err());
+            assert!(error.contains(word), "{text}: {error}");
+        }
     }
 
     #[test]

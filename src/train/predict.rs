@@ -12,7 +12,7 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::evaluate;
+use super::{evaluate, save};
 use crate::data::source::{self, Columns, Example, Stream};
 use crate::data::tokenize::{Encoded, Tokenizer};
 use crate::model::source::ModelFiles;
@@ -48,7 +48,7 @@ pub struct PredictSpec {
     pub pair: Option<String>,
     /// Rows that go through the model together.
     pub batch: usize,
-    /// Where rows are truncated, in tokens; as long as the model takes if not given.
+    /// Where rows are truncated, in tokens; if not given, where training truncated them, else as long as the model takes.
     pub max_length: Option<usize>,
 }
 
@@ -70,7 +70,7 @@ pub fn prepare(spec: &PredictSpec) -> Result<Prepared> {
     ensure!(spec.batch > 0, "--batch 0: at least 1 row is needed");
     let files = ModelFiles::open(&ModelSource::Folder(spec.model.clone()))?;
     let longest = files.config.max_length();
-    let max_length = spec.max_length.unwrap_or(longest);
+    let max_length = spec.max_length.or(save::max_length(&files)).unwrap_or(longest);
     ensure!(
         (1..=longest).contains(&max_length),
         "--max-length {max_length}: the model takes rows of 1 to {longest} tokens"

@@ -10,13 +10,29 @@ use crate::model::source::ModelFiles;
 use crate::model::{Classifier, ModelConfig, weights};
 use crate::plan::files;
 
-/// Writes `config.json` with the labels, `model.safetensors` and the tokenizer's files. Each is written beside its
+/// Where training truncated rows, in tokens: a key of our own in `config.json`. Not `model_max_length` of the tokenizer's
+/// settings, which stay as they came: to others that is what the model takes.
+const MAX_LENGTH: &str = "autofit_max_length";
+
+/// Where the training that saved a model truncated its rows, in tokens, if that was a run of autofit.
+pub fn max_length(files: &ModelFiles) -> Option<usize> {
+    let kept = files.original.as_ref()?.get(MAX_LENGTH)?.as_u64()?;
+    usize::try_from(kept).ok().filter(|length| (1..=files.config.max_length()).contains(length))
+}
+
+/// Writes `config.json` with the labels and where rows were truncated, `model.safetensors` and the tokenizer's files. Each is written beside its
 /// place and renamed, the weights last: a folder with weights is a whole one. The output may be the model's own folder,
 /// by whatever name: its tokenizer's files stay as they are then.
 ///
 /// # Errors
 /// If the folder can't be written.
-pub fn folder(weights: Weights<'_>, config: &ModelConfig, model_files: &ModelFiles, output: &Path) -> Result<()> {
+pub fn folder(
+    weights: Weights<'_>,
+    config: &ModelConfig,
+    model_files: &ModelFiles,
+    max_length: usize,
+    output: &Path,
+) -> Result<()> {
     fs::create_dir_all(output).with_context(|| format!("can't create {}", output.display()))?;
     if let Some(source) = &model_files.folder {
         for name in TOKENIZER_FILES {
@@ -26,7 +42,9 @@ pub fn folder(weights: Weights<'_>, config: &ModelConfig, model_files: &ModelFil
             }
         }
     }
-    let json = serde_json::to_string_pretty(&config.to_json(model_files.original.as_ref()))?;
+    let mut json = config.to_json(model_files.original.as_ref());
+    json[MAX_LENGTH] = max_length.into();
+    let json = serde_json::to_string_pretty(&json)?;
     files::write_whole(&output.join("config.json"), &(json + "\n"))?;
     let place = output.join("model.safetensors");
     match weights {

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 
 use tempfile::TempDir;
 
-use super::support::autofit;
+use super::support::{BEST, autofit};
 
 /// A folder of models, whole and broken, and of data, whole and broken.
 struct Matrix {
@@ -119,19 +120,38 @@ impl Matrix {
             arguments.extend(["--data", &data_at]);
         }
         let output = autofit(&arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let trials = fs::read_to_string(study.join("trials.csv")).unwrap_or_default();
-        match output.status.code() {
-            Some(0) => {
-                assert!(!trials.contains(",crash,"), "{model}, {data}: {trials}");
-                None
-            }
-            code => {
-                assert_eq!(code, Some(1), "{model}, {data}: {said}");
-                assert_eq!(trials.lines().nth(1), None, "{model}, {data}: refused after a trial: {said}");
-                let error = said.lines().rev().find_map(|line| line.strip_prefix("error: "));
-                Some(error.unwrap_or_else(|| panic!("{model}, {data}: no error in {said}")).to_string())
-            }
+        let error = error_of(&output);
+        match &error {
+            None => assert!(!trials.contains(",crash,"), "{model}, {data}: {trials}"),
+            Some(said) => assert_eq!(trials.lines().nth(1), None, "{model}, {data}: refused after a trial: {said}"),
+        }
+        error
+    }
+
+    /// What `predict` and `run` say of a model with data; `answer` is a study that has one.
+    fn others(&self, answer: &str, model: &str, data: &str) -> impl Iterator<Item = (String, String)> {
+        let at = |name: &str| self.path(name).to_str().expect("UTF-8").to_string();
+        let (model_at, data_at, out) = (at(model), at(data), tempfile::tempdir().expect("a folder"));
+        let out = out.path().join("model").to_str().expect("UTF-8").to_string();
+        let predict = autofit(&["predict", "--model", &model_at, "--data", &data_at]);
+        let run = ["run", "--config", answer, "--model", &model_at, "--data", &data_at, "--output", &out];
+        let run = autofit(&[&run[..], &["--steps", "1", "--eval-fraction", "0"]].concat());
+        let said = [("predict", error_of(&predict)), ("run", error_of(&run))];
+        let what = format!("{model}, {data}");
+        said.into_iter().filter_map(move |(command, error)| Some((format!("{command}, {what}"), error?)))
+    }
+}
+
+/// What a command that ended with exit code 1 says, without `error: `; nothing where it ended well.
+fn error_of(output: &Output) -> Option<String> {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(0) => None,
+        code => {
+            assert_eq!(code, Some(1), "{said}");
+            let error = said.lines().rev().find_map(|line| line.strip_prefix("error: "));
+            Some(error.unwrap_or_else(|| panic!("no error in {said}")).to_string())
         }
     }
 }
@@ -168,6 +188,11 @@ fn every_error_comes_before_the_first_trial_and_says_nothing_twice() {
     let matrix = Matrix::new();
     let whole = ["tiny-bert", "tiny-distilbert", "tiny-roberta", "fp16-whole", "sharded-whole", "legacy-whole"];
     let mut refused = Vec::new();
+    let answer = matrix.path("best.toml");
+    let best = BEST.replace("bf16", "fp32").replace("max_length = 128", "max_length = 12");
+    fs::write(&answer, best.replace("micro_batch = 8\naccumulation = 4", "micro_batch = 2\naccumulation = 2"))
+        .expect("written");
+    let answer = answer.to_str().expect("UTF-8");
     for model in matrix.models() {
         for data in ["", "good.csv"] {
             let error = matrix.probe(&model, data);
@@ -176,13 +201,15 @@ fn every_error_comes_before_the_first_trial_and_says_nothing_twice() {
             }
             refused.extend(error.map(|error| (format!("{model}, {data}"), error)));
         }
+        refused.extend(matrix.others(answer, &model, "good.csv"));
     }
     for (data, _) in &DATA[1..] {
         let error = matrix.probe("tiny-bert", data);
         assert_eq!(error.is_none(), *data == "good.jsonl", "{data}: {error:?}");
         refused.extend(error.map(|error| (format!("tiny-bert, {data}"), error)));
+        refused.extend(matrix.others(answer, "tiny-bert", data));
     }
-    assert!(refused.len() > 25, "{refused:#?}");
+    assert!(refused.len() > 75, "{refused:#?}");
     for (what, error) in &refused {
         assert_eq!(said_twice(error), None, "{what}: {error}");
     }

@@ -11,6 +11,7 @@ mod programs;
 mod report;
 mod schema;
 mod shell;
+mod show;
 mod spaces;
 mod support;
 mod xml;

@@ -5,8 +5,8 @@ use autofit::study::search_space::SearchSpace;
 use super::support::{refused, said};
 
 /// Every command that a person may call.
-const COMMANDS: [&str; 10] =
-    ["probe", "run", "predict", "estimate", "report", "export", "init", "completions", "man", "devices"];
+const COMMANDS: [&str; 11] =
+    ["probe", "run", "predict", "estimate", "show", "report", "export", "init", "completions", "man", "devices"];
 
 #[test]
 fn completions_know_every_command_and_not_the_worker() {

@@ -15,6 +15,7 @@ pub use spec::rehearse;
 
 use super::devices;
 use super::options::{DataOptions, RevisionOption, TrainOptions};
+use super::study::StudyOption;
 use super::talk::Talk;
 use super::{Exit, number, probe};
 use crate::plan::ByteSize;
@@ -35,16 +36,15 @@ const GRACE: Duration = Duration::from_secs(300);
 
 /// Examples under the help.
 const EXAMPLES: &str = "Examples:
-  autofit run --config results/my-bert-train-6.00GiB/best.toml --data train.csv
+  autofit run results/my-bert-train-6.00GiB --data train.csv
   autofit run --config best.toml --data train.csv --eval-data test.csv --epochs 2 --output my-model";
 
 /// Fine-tunes with a configuration that `probe` found.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// best.toml as `probe` wrote it
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[command(flatten)]
+    study: StudyOption,
     /// Folder of the pretrained model, or a repository of the hub (owner/name) [default: the one that was probed]
     #[arg(long, value_name = "NAME|DIR")]
     model: Option<String>,
@@ -109,8 +109,8 @@ enum Conclusion {
 /// If the configuration, the model or the data can't be used, or training fails.
 pub fn run(arguments: &Arguments) -> Result<Exit> {
     train(&Request {
-        best: Best::read(&arguments.config)?,
-        config: arguments.config.clone(),
+        best: arguments.study.answer()?,
+        config: arguments.study.best()?,
         model: arguments.model.clone(),
         revision: arguments.revision.revision.clone(),
         data: arguments.data.clone(),

@@ -31,7 +31,7 @@ pub fn spec(request: &Request) -> Result<TrainSpec> {
             request.config.display()
         ),
         (Some(text), _) => models::find(text, request.revision.as_deref(), Need::Weights, &mut talk)?.source,
-        (None, ModelSource::Folder(_)) => models::again(&best.model, &mut talk)?,
+        (None, ModelSource::Folder(_)) => models::again(&best.model, Need::Weights, &mut talk)?,
         (None, ModelSource::Preset(name)) => bail!(
             "{} was found for the preset {name}, which has no weights and no tokenizer: give --model the folder of a \
              pretrained model of that shape",

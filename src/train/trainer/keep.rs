@@ -90,7 +90,7 @@ impl Run<'_> {
         self.ensure_finite()?;
         let best = best_file(&self.best, &mut self.state, &self.learner, self.around.tell)?;
         let weights = best.as_deref().map_or(save::Weights::Of(self.learner.model()), save::Weights::File);
-        save::folder(weights, &self.learner.config, &self.files, &self.spec.output)?;
+        save::folder(weights, &self.learner.config, &self.files, self.spec.max_length, &self.spec.output)?;
         // The snapshots first: one that is left by a kill in between still finds its best model.
         if let Err(error) = self.snapshots.clear() {
             (self.around.tell)(Event::Note(format!("{error:#}; the model is saved, so remove it yourself")));
